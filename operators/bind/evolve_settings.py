@@ -121,6 +121,7 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
     "future_tolerance_us": (_always, "for events from now on"),
     "ledger_columns": (_always, "for events from now on"),
+    "ledger_timing": (_always, "for events from now on"),
     "retained": (_always, "windows that were forgotten stay forgotten"),
     "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
     "accumulation": (_accumulation, "for panes from now on"),

@@ -18,6 +18,7 @@ from tidestate.statestore.errors import UsageError
 def check_sense(description: Windowed) -> None:
     """Raises `UsageError` for settings that contradict each other; warns where panes do not add up."""
     _check_axis(description)
+    _check_ledger(description)
     _check_order(description)
     _check_rolling(description)
     _check_triggers(description)
@@ -99,6 +100,15 @@ def _check_axis(description: Windowed) -> None:
         )
     if _by_number(kind) and any(isinstance(one, EndOfWindow) for one in description.aggregates.values()):
         raise UsageError('these windows have no end in time: use "earliest" or "latest"', code="pane-timestamp")
+
+
+def _check_ledger(description: Windowed) -> None:
+    if description.ledger_timing and not isinstance(description.windows, Sliding):
+        raise UsageError(
+            "only tumbling and sliding windows, and windows of offsets, have a current window: remove window_timing=",
+            code="window-timing",
+            operator=description.name,
+        )
 
 
 def _check_order(description: Windowed) -> None:

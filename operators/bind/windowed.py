@@ -29,6 +29,7 @@ from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Session
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
+from tidestate.operators.plan.window_timing import WINDOW_TIMING
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -77,6 +78,7 @@ def bind_windowed(
         retain_windows=retained.windows if retained else None,
         in_order=description.in_order,
         tracked=_tracked(description, types),
+        ledger_timing=description.ledger_timing,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
@@ -200,6 +202,7 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark", ONLY, *OTHER_BOUNDS})
+    timing = {WINDOW_TIMING} if description.ledger_timing else set()
+    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark", ONLY, *OTHER_BOUNDS, *timing})
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

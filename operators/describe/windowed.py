@@ -47,7 +47,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     """Results per key and window of a stream of events. Without windows each row names its window itself.
 
     ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
-    `lateness_us`. ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
+    `lateness_us`. ``ledger_timing``: whether the late ledger says where each row lay from the current window.
+    ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
     ``window_offsets``: windows store the first and last offset of their messages.
     """
 
@@ -70,6 +71,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     signed: bool = False
     known: KnownMessages | None = msgspec.field(default=None, name="messages")
     window_offsets: Annotated[bool, Added("window-offsets/1")] = False
+    ledger_timing: Annotated[bool, Added("window-timing/1")] = False
 
     @property
     def lateness_us(self) -> int:

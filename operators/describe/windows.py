@@ -150,6 +150,13 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         """The latest window end <= ``time_us``."""
         return self.first_end_at_or_after(time_us + 1) - self.slide
 
+    def newest_start(self, moment: int) -> int:
+        """The start of the newest window that has begun at ``moment``. Windows of offsets begin at ``shift``, and
+        the first of them counts as begun before.
+        """
+        start = (moment - self.shift) // self.slide * self.slide + self.shift
+        return max(start, self.shift) if self.by_offset else start
+
     def oldest_slice_after(self, time_us: int) -> int:
         """Slices ending at or before this are in no window that ends after ``time_us``."""
         return self.first_end_at_or_after(time_us + 1) - self.size

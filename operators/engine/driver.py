@@ -47,6 +47,7 @@ from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
+from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
 from tidestate.recovery.start.heartbeat import Heartbeat
@@ -69,8 +70,8 @@ class Driver(Generic[B, _P]):
     """Runs a job on a transport, and offers its sinks what it emits; ``wait`` as in `Offers.offer`.
 
     The lease is given back once ``still`` returns False. With ``retain`` old checkpoints are collected
-    meanwhile, and with ``metrics`` those are served. Only one thread at a time may call: several must take the
-    ``lock``.
+    meanwhile, and with ``metrics`` those are served; ``behind`` gives what `JobFigures.behind` is now. Only one
+    thread at a time may call: several must take the ``lock``.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class Driver(Generic[B, _P]):
         still: Callable[[], bool] = lambda: True,
         retain: CheckpointRetention | None = None,
         metrics: int | str | None = None,
+        behind: Callable[[], Sequence[TopicOffsets]] = tuple,
     ) -> None:
+        self._behind = behind
         self.job, self._transport, self._wait = job, transport, wait
         job.parallel = transport.parallelism
         self.lock = threading.Lock()
@@ -251,7 +254,8 @@ class Driver(Generic[B, _P]):
         """The metrics of this run, as they are now; from any thread."""
         job = self.job
         figures = JobFigures(job.plan.name, job.head, job.progress, self.waits, self.upkept)
-        return job_families(replace(figures, published=self._published, seconds=self._seconds))
+        figures = replace(figures, published=self._published, seconds=self._seconds, behind=self._behind())
+        return job_families(figures)
 
     @property
     def finished(self) -> Spent:

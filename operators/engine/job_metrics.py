@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family, Sample, families_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.topic_offsets import TopicOffsets, topic_offsets
 from tidestate.recovery.retention.rules import Upkept
 
 
 @dataclass(frozen=True)
 class JobFigures:
     """A running job in numbers. ``published`` checkpoints of this run took these ``seconds`` by phase; ``upkept``:
-    what it has collected, None if it keeps everything.
+    what it has collected, None if it keeps everything. ``behind``: of each source by topic and partition, how many
+    offsets it had beyond those that were read when it was asked last; empty of other sources.
     """
 
     name: str
@@ -25,6 +28,7 @@ class JobFigures:
     upkept: Upkept | None
     published: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    behind: Sequence[TopicOffsets] = ()
 
 
 def job_families(figures: JobFigures) -> list[Family]:
@@ -34,6 +38,7 @@ def job_families(figures: JobFigures) -> list[Family]:
     found = [
         *_of_operators(figures.head, figures.progress),
         *_of_newest(figures.head),
+        Family("consumer_lag", "gauge", "Offsets that a source had beyond those read.", _by_topic(figures.behind)),
         *_of_run(figures),
         *_of_sinks(figures.waits),
         *_of_upkeep(figures.upkept),
@@ -82,6 +87,23 @@ def _of_newest(head: Manifest) -> Iterator[Family]:
     yield Family("checkpoint_id", "gauge", "Id of the newest checkpoint.", [({}, head.id)])
     made: list[Sample] = [({}, head.created_us / 1e6)]
     yield Family("checkpoint_created_seconds", "gauge", "When the newest checkpoint was made.", made)
+    read = _by_topic([topic_offsets(end) for end in _ends(head)])
+    yield Family("consumer_position", "gauge", "Offset of a source that is read next.", read)
+
+
+def _ends(head: Manifest) -> Sequence[Any]:
+    """Where the input of a checkpoint ended, of each of Spark's sources, or of the one of the standalone runner."""
+    if head.spark is not None:
+        return head.spark.end
+    return () if head.input is None else (head.input.position,)
+
+
+def _by_topic(sources: Sequence[TopicOffsets]) -> list[Sample]:
+    return [
+        ({"source": str(number), "topic": topic, "partition": partition}, value)
+        for number, offsets in enumerate(sources)
+        for (topic, partition), value in sorted(offsets.items())
+    ]
 
 
 def _of_run(figures: JobFigures) -> Iterator[Family]:

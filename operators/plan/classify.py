@@ -296,6 +296,8 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
     counters = _counted(plan, times, keep, watermark_us)
+    if not plan.reprocessing:
+        counters |= _by_current_window(plan, times, [failing for failing, _ in failed], watermark_us)
     if reasons is None:
         return accepted, None, counters
     why = reasons[~keep]
@@ -319,6 +321,17 @@ def _counted(
         "accepted": accepted,
         "on_time": accepted - late - future,
     }
+
+
+def _by_current_window(
+    plan: Plan, times: npt.NDArray[np.int64], failing: list[npt.NDArray[np.bool_]], watermark_us: int | None
+) -> Counters:
+    """The number of events in time, past and future, of those that no check refuses: where there are windows."""
+    window = plan.current_window(watermark_us)
+    if window is None:
+        return {}
+    unfit = [flags for flags in failing if flags.any()]
+    return window.count(times[~np.logical_or.reduce(unfit)] if unfit else times)
 
 
 def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:

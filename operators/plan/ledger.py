@@ -16,7 +16,7 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
     why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
     mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
     marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
-    given = {"reason": why, "watermark": marks, **plan.ledger_windows(rejected)}
+    given = {"reason": why, "watermark": marks, **plan.window_facts(rejected, watermark_us)}
     columns = [
         given[field.name]
         if field.name in given

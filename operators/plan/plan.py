@@ -23,6 +23,7 @@ from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.window_timing import ALL_OF_TIME, WINDOW_TIMING, CurrentWindow, current_window
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Flags, Times
@@ -373,9 +374,13 @@ class Plan(ABC):
         """
         return None
 
-    def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
-        """Columns of the ledger with the bounds of the one window that a row was given again for."""
+    def window_facts(self, rejected: pa.Table, watermark: int | None) -> dict[str, pa.ChunkedArray]:
+        """Columns of the ledger that rejected rows do not have, as windows give them at this watermark."""
         return {}
+
+    def current_window(self, watermark: int | None) -> CurrentWindow | None:
+        """The window that says which events are in time, past and future; None where no grid of windows does."""
+        return None
 
     def needed_until(self, late: pa.Table) -> Times:
         """The last time at which something stored takes each of these rows of the ledger. Shape ``(rows,)``."""
@@ -392,6 +397,8 @@ class WindowedPlan(Plan):
     """An operator whose rows lie in windows."""
 
     kind: Windows
+    ledger_timing: bool = False
+    """Whether the late ledger says of each row if it was in time, past or future by the current window."""
 
     @property
     def by_offset(self) -> bool:
@@ -423,11 +430,21 @@ class WindowedPlan(Plan):
 
     @property
     def ledger_facts(self) -> list[pa.Field]:
-        """With the bounds of the window if only some of an event's windows refused it."""
+        """With the bounds of the window if only some of an event's windows refused it, and where it lay from the
+        current window.
+        """
         names = self.ledger_bounds if self.names_windows else ()
         # If rows have windows of their own, the bounds are among the input's columns.
         bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input.schema.names]
-        return [*super().ledger_facts, *bounds]
+        timing = [pa.field(WINDOW_TIMING, pa.string())] if self.ledger_timing else []
+        return [*super().ledger_facts, *bounds, *timing]
+
+    def current_window(self, watermark: int | None) -> CurrentWindow | None:
+        if not isinstance(self.kind, Sliding):
+            return None
+        if watermark is None:
+            return ALL_OF_TIME
+        return current_window(self.kind.newest_start(watermark - 1), self.kind.size)
 
     def named_windows(self, late: pa.Table) -> pa.ChunkedArray | None:
         start, _ = self.ledger_bounds
@@ -435,7 +452,14 @@ class WindowedPlan(Plan):
             return None
         return late[start].cast(self.bound_type).cast(pa.int64())
 
-    def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
+    def window_facts(self, rejected: pa.Table, watermark: int | None) -> dict[str, pa.ChunkedArray]:
+        facts = self._window_again(rejected)
+        if self.ledger_timing and (window := self.current_window(watermark)) is not None:
+            facts[WINDOW_TIMING] = window.timing_of(rejected[self.input.event_time])
+        return facts
+
+    def _window_again(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
+        """The bounds of the one window that a row was given again for."""
         if ONLY not in rejected.column_names or not isinstance(self.kind, Sliding):
             return {}
         starts = rejected[ONLY]

@@ -31,8 +31,11 @@ from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark.platform import Platform
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import events_of, state_size
+from tidestate.recovery.log.topic_offsets import TopicOffsets, offsets_behind
 
 log = logging.getLogger("tidestate")
+Report = dict[str, Any]
+"""A progress report, as in Spark's JSON."""
 
 
 def free_query_name(session: SparkSession, name: str, root: str) -> str:
@@ -64,6 +67,12 @@ def _values(manifest: Manifest, counters: dict[str, int]) -> dict[str, int | Non
     }
 
 
+def offsets_behind_of(report: Report | None) -> tuple[TopicOffsets, ...]:
+    """Of each source in a report of Spark's, how many offsets its batch left of those that there were before it."""
+    sources = () if report is None else report.get("sources", ())
+    return tuple(offsets_behind(source.get("endOffset"), source.get("latestOffset")) for source in sources)
+
+
 class SparkGauges:
     """Gauges ``AccumulatorSource.tidestate.<name>.<gauge>`` of the driver, for each sink that Spark's metrics have
     (JMX, Graphite, ``/metrics/json`` of the UI). Accumulators are what Spark makes gauges of by a public interface.
@@ -86,10 +95,6 @@ class SparkGauges:
         except Exception as error:
             log.warning("Spark's metrics have no gauges of this job: %s", error)
             self._platform = None
-
-
-Report = dict[str, Any]
-"""A progress report, as in Spark's JSON."""
 
 
 class JobListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has no types here

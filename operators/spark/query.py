@@ -36,6 +36,7 @@ from tidestate.operators.spark.monitoring import (
     gauge_values,
     listening,
     observed_values,
+    offsets_behind_of,
 )
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile
 from tidestate.operators.spark.scan.batch import BatchScans
@@ -45,6 +46,7 @@ from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
+from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
@@ -128,7 +130,9 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
         transport = SparkTransport(platform, in_driver=in_driver)
         still = lambda: not self._over  # noqa: E731
-        self._driver = Driver(job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics)
+        self._driver = Driver(
+            job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
+        )
 
     def __repr__(self) -> str:
         return f"DurableQuery({self._job.plan.name!r}, checkpoint={self._root!r}, checkpoint_id={self.checkpoint_id})"
@@ -233,6 +237,14 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
         report = self._spark_query.lastProgress
         return None if report is None else as_spark_progress(self._with_checkpoint(report_of(report)))
+
+    def _behind(self) -> tuple[TopicOffsets, ...]:
+        """How far each source was behind at Spark's newest report; nothing before the first, nor without Java."""
+        try:
+            report = None if self._query is None else self._query.lastProgress
+            return offsets_behind_of(None if report is None else report_of(report))
+        except Exception:  # Java has ended
+            return ()
 
     def _with_checkpoint(self, report: Report) -> Report:
         """A report of Spark's, with what the checkpoint of its batch has. May be called from any thread."""

@@ -31,6 +31,7 @@ def with_allowed_lateness(
     rule: LateRule,
     ledger_columns: str | Sequence[str],
     future_tolerance: Span | None,
+    window_timing: bool,
 ) -> _W:
     """`made`, which accepts events this far behind the watermark, and this far ahead. Raises `UsageError` for a
     negative span and an unknown rule.
@@ -47,6 +48,7 @@ def with_allowed_lateness(
         late_rule=rule,
         ledger_columns=columns_of(ledger_columns),
         future_tolerance_us=future_us,
+        ledger_timing=window_timing,
     )
 
 

@@ -48,16 +48,20 @@ class PaneSettings(ABC):
         rule: LateRule = "event",
         ledger_columns: str | Sequence[str] = (),
         future_tolerance: Span | None = None,
+        window_timing: bool = False,
     ) -> Self:
         """Accept events up to ``span`` behind the watermark before their batch (default: 60 seconds, 0 by CTIs and
         processing time, the span of `messages` where that is the limit); later ones go to the late ledger.
 
         ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
-        ``ledger_columns`` names further input columns to record. An event more than ``future_tolerance`` ahead of the
-        watermark and its delay together is processed, counted as future, and a warning.
+        ``ledger_columns`` names further input columns to record. With ``window_timing`` the ledger also says whether
+        an event was ``in_time``, ``past`` or ``future`` by the current window, the newest that has begun. An event
+        more than ``future_tolerance`` ahead of the watermark and its delay together is processed, counted as future,
+        and a warning.
         """
         future = tolerance(self.operator.inputs) if future_tolerance is None else future_tolerance
-        return self._with(with_allowed_lateness(self._windowed, span, rule, ledger_columns, future))
+        described = with_allowed_lateness(self._windowed, span, rule, ledger_columns, future, window_timing)
+        return self._with(described)
 
     @recorded
     @checked

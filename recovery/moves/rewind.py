@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind
 from tidestate.recovery.log.moments import counting
-from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.summary import events_of, iso_text, job_mark_text
+from tidestate.recovery.log.topic_offsets import topic_offsets
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
 
@@ -136,10 +134,4 @@ def _spans(
 
 def _starting_offsets(text: str) -> str | None:
     """``text`` if it is the offsets of a Kafka source: topics with partitions and the offset to read next."""
-    try:
-        topics = msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except msgspec.DecodeError:
-        return None
-    if not topics or not all(topics.values()):
-        return None
-    return text if all(spark_number(number) is not None for topic in topics.values() for number in topic) else None
+    return text if topic_offsets(text) else None

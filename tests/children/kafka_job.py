@@ -1,8 +1,9 @@
 """A job on Spark that reads Kafka: ``python -m tests.children.kafka_job SERVERS#TOPIC JARS``.
 
 Further commands: ``["produce", FILE]``, a table to the topic; ``["read", OFFSETS]``, what a query of one's
-own sees that begins there; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them; ``["native",
-FOLDER]``, a query of Spark's own that dies in its third batch; ``["adopt", FOLDER, ROOT]``, and the rest by a job.
+own sees that begins there; ``["metrics"]``; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them;
+``["native", FOLDER]``, a query of Spark's own that dies in its third batch; ``["adopt", FOLDER, ROOT]``, and the rest
+by a job.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tests.servers.packages import for_seconds
 from tidestate import agg, trigger
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
+from tidestate.operators.spark.compat import report_of
+from tidestate.operators.spark.monitoring import offsets_behind_of
 
 _MESSAGE = SCHEMA.replace("t timestamp", "t long")
 """As JSON, with times in microseconds."""
@@ -78,6 +81,13 @@ class KafkaCommands(Commands):
         with suppress(StreamingQueryException):
             query.awaitTermination()
         say("died")
+
+    def metrics(self) -> None:
+        """As text; and how many messages each batch left in the topic."""
+        assert self._query is not None
+        reports = [report_of(progress) for progress in self._query.recentProgress]
+        left = [sum(behind.values()) for report in reports for behind in offsets_behind_of(report)]
+        say("metrics", text=self._query.prometheus(), left=left)
 
     def adopt(self, folder: str, root: str) -> None:
         total = ts.stream(event_time="t", watermark_delay="30 days").group_by().window(ts.tumbling("365 days"))

@@ -86,6 +86,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "rolling": lambda: case(
         _job(ts.rolling("4 seconds")).trigger(early=trigger.each_batch()).accumulation("retracting"), 10
     ),
+    "window_timing": lambda: case(
+        _job(SLIDING).allowed_lateness("5 seconds", ledger_columns="at", window_timing=True), 66
+    ),
     "lifetimes": lambda: case(_job(LIVING, of=_events(lifetime=ts.lifetime("end"))), 11),
     "lifetimes_of_edges": lambda: edges(
         _events(**ORDER, lifetime=ts.lifetime("end", "point", "shape"))

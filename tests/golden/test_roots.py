@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.continued import continued, log_lines, read_root, root_names, written
+from tests.golden.continued import as_counted_then, continued, log_lines, read_root, root_names, written
 from tests.golden.jobs import job_of
 from tidestate.operators.describe.configuration import configuration_of, description_of
 
@@ -44,7 +44,7 @@ def test_a_root_goes_on(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixt
     stored = read_root(name)
     with caplog.at_level(logging.WARNING, "tidestate"):
         found = continued(stored, job_of(name), tmp_path)
-    assert found == stored.expected
+    assert as_counted_then(found, stored.expected) == stored.expected
     assert log_lines(caplog.records) == LINES.get(name, [])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.golden.continued import log_lines, read_root, root_names
+from tests.golden.continued import as_counted_then, log_lines, read_root, root_names
 from tests.golden.jobs import job_of
 from tests.golden.on_spark import continued_on_spark
 from tests.helpers.process import longer
@@ -31,5 +31,5 @@ def test_a_root_goes_on(spark: SparkSession, name: str, tmp_path: Path, caplog: 
     stored = read_root(name)
     with caplog.at_level(logging.WARNING, "tidestate"):
         found = continued_on_spark(spark, stored, job_of(name), tmp_path)
-    assert found == stored.expected
+    assert as_counted_then(found, stored.expected) == stored.expected
     assert log_lines(caplog.records) == LINES.get(name, [])

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
@@ -82,7 +83,7 @@ def late(runner: type[Runner], tmp: Path) -> None:
     """A row that is late is taken, one that is later goes to the ledger and comes back by reprocessing."""
     described = (
         job(ts.tumbling("4 seconds"))
-        .allowed_lateness("4 seconds")
+        .allowed_lateness("4 seconds", window_timing=True)
         .retain_windows("1 hour")
         .trigger(early=trigger.after_count(2))
     )
@@ -93,6 +94,9 @@ def late(runner: type[Runner], tmp: Path) -> None:
     running.feed(table([Message("x", 102, 12, "a", 0)]))
     running.feed(table([Message("x", 103, 5, "a", 5000)]))
     assert running.totals["very_late"] == 1
+    timings = [running.totals[f"window_{timing}"] for timing in ("in_time", "past", "future")]
+    assert timings == [len(BATCHES[0]) + 1, 1, 2], "by [0, 4), [4, 8) and [8, 12)"
+    assert list(evidence.ledger(tmp, ["k", "window_timing"])) == [("a", "past", "very_late", 12 * SECOND)]
     assert (4.0, "a", 2, 1004) in columns(panes(tmp), "window_start", "k", "n", "total")
     running.reprocess()
     running.close()

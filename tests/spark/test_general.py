@@ -13,6 +13,7 @@ from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import finish, output, stream
 from tidestate import Aggregation, OperatorStream, agg, trigger
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 pytestmark = pytest.mark.spark
@@ -68,6 +69,10 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
         .accumulation("retracting"),
         Parquet(),
     ),
+    "sliding, by the current window": (
+        job(ts.sliding("20 seconds", "10 seconds")).allowed_lateness("5 seconds", window_timing=True),
+        Parquet(),
+    ),
     "sessions of offsets": (
         ts.stream(offset="id")
         .group_by("k")
@@ -85,7 +90,12 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
 }
 
 
-BOUNDED = ["global, composite", "offsets, a pane at each third", "rolling, retracting"]
+BOUNDED = [
+    "global, composite",
+    "offsets, a pane at each third",
+    "rolling, retracting",
+    "sliding, by the current window",
+]
 """In CI one of each runner, and windows that follow from events, with the sessions below and the deduplication of
 `tests.spark.test_chains`; Spark runs in a partition what the standalone runner runs, and that has them all.
 """
@@ -103,6 +113,12 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     assert panes == output(tmp_path / "alone", "panes")
     assert len(panes) > 1
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+    counters, others = (Checkpoint.open(tmp_path / name).head().manifest.totals for name in ("spark", "alone"))
+    assert counters == others
+    if name == "sliding, by the current window":
+        assert min(counters[f"window_{timing}"] for timing in ("in_time", "past", "future")) > 0
+        late = ts.Root(tmp_path / "spark").late().to_table()
+        assert {"in_time", "past"} <= set(late["window_timing"].to_pylist())
 
 
 FED: dict[str, Aggregation] = {

@@ -162,8 +162,15 @@ def answered(*arguments: object) -> Any:
 
 @pytest.mark.long
 def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
-    driver.start(str(root))
+    driver.start(str(root), at_most=60)
     driver.ask("settle", until="settled")
+    metrics = driver.ask("metrics", until="metrics")
+    assert metrics["left"] == [EVENTS.num_rows - sum(end.values()) for end in ends(root)[-2:]]
+    assert metrics["left"][0] > 0
+    for partition, end in topic.ends.items():
+        labels = f'partition="{partition}",query="job",source="0",topic="{TOPIC}"'
+        assert f"tidestate_consumer_position{{{labels}}} {end}.0" in metrics["text"]
+        assert f"tidestate_consumer_lag{{{labels}}} 0.0" in metrics["text"]
     newest = positions(root)[-1]
     observed = answered("show", root)
     assert (observed["id"], offsets(*observed["spark"]["end"])) == newest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -225,3 +226,54 @@ def test_an_error_is_ours_wherever_it_is_asked_for(spark: SparkSession, tmp_path
     assert query.isActive is False
     with pytest.raises(ZeroDivisionError):
         query.stop()
+
+
+def test_position_and_lag_of_topics_are_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    """A source in Python, whose offsets have the form of Kafka's: `test_kafka` has a real one."""
+    datasource = pytest.importorskip("pyspark.sql.datasource", reason="Spark has sources in Python from 4.0 on")
+    reader: Any = datasource.DataSourceStreamReader
+    if not hasattr(reader, "reportLatestOffset"):
+        pytest.skip("Spark asks sources in Python for their newest offset from 4.2 on")
+
+    class Clicks(datasource.DataSource):  # type: ignore[name-defined,misc]
+        """Six events in two partitions, of which a query reads three."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "clicks"
+
+        def schema(self) -> str:
+            return "t timestamp, k string, v long, id long"
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802
+            class Reader(reader):  # type: ignore[misc]
+                def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+                    return {"clicks": {"0": 0, "1": 0}}
+
+                def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802
+                    return {"clicks": {"0": 2, "1": 1}}
+
+                def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+                    return {"clicks": {"0": 5, "1": 1}}
+
+                def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+                    taken = (end["clicks"][number] - start["clicks"][number] for number in ("0", "1"))
+                    return [datasource.InputPartition(count) for count in taken]
+
+                def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
+                    for number in range(partition.value):
+                        yield datetime(2024, 1, 1, 0, 0, number), "a", number, number
+
+            return Reader()
+
+    spark.dataSource.register(Clicks)
+    query = job().on_spark(spark.readStream.format("clicks").load(), checkpoint=tmp_path, partitions=2).start()
+    try:
+        query.processAllAvailable()
+        text = query.prometheus()
+    finally:
+        query.stop()
+    for partition, position, lag in (("0", 2, 3), ("1", 1, 0)):
+        labels = f'partition="{partition}",query="job",source="0",topic="clicks"'
+        assert f"tidestate_consumer_position{{{labels}}} {position}.0" in text
+        assert f"tidestate_consumer_lag{{{labels}}} {lag}.0" in text

@@ -80,6 +80,7 @@ ALLOWED: dict[str, Rule] = {
     "lateness": (plain, lambda d: d.allowed_lateness("1 second"), "allowed_lateness"),
     "rule": (plain, lambda d: d.allowed_lateness(rule="window"), "allowed_lateness(rule=)"),
     "ledger": (plain, lambda d: d.allowed_lateness(ledger_columns="j"), "ledger_columns"),
+    "timing": (plain, lambda d: d.allowed_lateness(window_timing=True), "window_timing"),
     "retained": (plain, lambda d: d.retain_windows("5 minutes"), "retain_windows"),
     "early": (plain, lambda d: d.trigger(early=trigger.after_count(3)), "trigger"),
     "late": (sessions, lambda d: d.trigger(late=None), "trigger"),

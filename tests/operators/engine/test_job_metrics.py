@@ -9,10 +9,11 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -27,6 +28,7 @@ from tidestate import agg
 from tidestate.operators.engine.exposition import address_of, exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
+from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.summary import state_size
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.statestore.errors import UnavailableError, UsageError
@@ -81,7 +83,9 @@ def test_each_number_is_under_its_own_name_and_times_are_in_seconds() -> None:
     """All numbers differ, so that none can stand for another."""
     waits = SinkWaits(1, 19_000_000, 23)
     upkept = Upkept(collections=2, failures=3, checkpoints=5, files=11, bytes=13, last_us=17_000_000, last_s=29.0)
-    figures = JobFigures("job", example(), {}, waits, upkept, 31, {"step": 37.0})
+    spark = SparkPosition("query", 3, (), ('{"logOffset":1}', '{"clicks":{"4":41}}'))
+    behind = ({}, {("clicks", "4"): 43})
+    figures = JobFigures("job", example(spark=spark), {}, waits, upkept, 31, {"step": 37.0}, behind)
     found = samples(exposition_text(job_families(figures)))
     assert {name.removeprefix("tidestate_"): list(values.values()) for name, values in found.items()} == {
         "checkpoint_id": [7],
@@ -98,7 +102,32 @@ def test_each_number_is_under_its_own_name_and_times_are_in_seconds() -> None:
         "collected_bytes_total": [13],
         "collection_finished_seconds": [17],
         "collection_took_seconds": [29],
+        "consumer_position": [41],
+        "consumer_lag": [43],
     }
+    of_topic = {"query": "job", "source": "1", "topic": "clicks", "partition": "4"}
+    assert set(found["tidestate_consumer_position"]) == set(found["tidestate_consumer_lag"]) == {of(of_topic)}
+
+
+class Topic:
+    """A source whose positions are offsets by topic and partition: of one partition, a row each."""
+
+    schema = TABLES[0].schema
+
+    def seek(self, position: Any) -> Iterator[tuple[Any, pa.Table]]:
+        offset = 0 if position is None else position["clicks"]["0"]
+        for table in TABLES[:2]:
+            offset += table.num_rows
+            yield {"clicks": {"0": offset}}, table
+
+
+def test_the_position_of_a_source_of_topics_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path)
+    alone.run(Topic())
+    labels = {"query": "windows", "source": "0", "topic": "clicks", "partition": "0"}
+    rows = sum(table.num_rows for table in TABLES[:2])
+    assert samples(alone.prometheus())["tidestate_consumer_position"] == {of(labels): rows}
+    assert "tidestate_consumer_lag" not in samples(alone.prometheus())
 
 
 def test_operators_of_a_chain_have_their_own(tmp_path: Path) -> None:
