@@ -43,7 +43,8 @@ class RepeatedOutput:
 @dataclass(frozen=True)
 class Replay:
     """The effect of a reset. ``checkpoints`` and ``events`` are undone and replayed, ``unreadable`` checkpoints not
-    included; ``batches`` are those of the standalone runner.
+    included; ``batches`` are those of the standalone runner. ``edits``: checkpoints in which windows were edited by
+    hand, which no replay brings back.
     """
 
     to: int
@@ -56,6 +57,7 @@ class Replay:
     sources: tuple[ReplaySpan, ...]
     panes: tuple[RepeatedOutput, ...]
     late: tuple[RepeatedOutput, ...]
+    edits: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         sources=_spans(checkpoint, chosen, newest, undone),
         panes=_repeated(undone, "panes", had),
         late=_repeated(undone, "late", had),
+        edits=tuple(one.id for one in reversed(undone) if one.kind == "edit"),
     )
 
 

@@ -160,6 +160,8 @@ def test_who_dies_before_the_manifest_has_changed_nothing(root: Path, monkeypatc
     assert not Root(root).verify(read_data=100.0).findings
     assert plan.execute().done
     assert Root(root).windows().to_table().num_rows == rows.num_rows - 1
+    last = Root(root).history(at(10), key="a").events[-1]
+    assert (last.checkpoint, last.what) == (plan.id, "gone: 1970-01-01 00:00:10 to 1970-01-01 00:00:20")
 
 
 def test_a_run_that_goes_on_is_fenced(tmp_path: Path) -> None:
@@ -192,7 +194,9 @@ def test_what_cannot_be_edited_is_refused_before_anything_is_written(root: Path,
 def test_a_rewind_undoes_an_edit(root: Path) -> None:
     newest = Checkpoint.open(root).ids()[-1]
     Root(root).del_window(at(10), key="a").execute()
-    Root(root).rewind(newest).execute()
+    plan = Root(root).rewind(newest)
+    assert f"edits of windows, which no replay brings back: {newest + 1}" in str(plan)
+    assert plan.execute().as_dict()["edits"] == (newest + 1,)
     assert (Root(root).get_window(at(10), key="a") or {})["n"] == 1
     panes = run(root, "tumbling", [*FIRST, batch((25, "c", 0))])
     assert {row["k"] for row in panes.to_pylist()} == {"a", "b"}
