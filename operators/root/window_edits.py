@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from tidestate.operators.bind.evolve import with_bounds
+from tidestate.operators.bind.stored_description import of_manifest
 from tidestate.operators.engine.job import drained_error
 from tidestate.operators.engine.partitions import with_dues
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
@@ -187,7 +188,8 @@ class EditPlan(RootPlan):
         start, end = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
         planned = cls(editable, "retire", WindowBounds(start, end), _plain(asked.keys), force=force)
         for number, view in editable.views(asked.keys):
-            edited = retire_windows(editable.plan, view, mark, start, end, asked.keys)
+            with of_manifest(editable.name):
+                edited = retire_windows(editable.plan, view, mark, start, end, asked.keys)
             planned = planned._with(number, edited)
         return planned._or_nothing("no window and no message lies there: there is nothing to retire")
 
@@ -198,10 +200,11 @@ class EditPlan(RootPlan):
             editable, kind, WindowBounds(window_id.start, window_id.start), _plain(window_id.keys), force=force
         )
         for number, view in editable.views(window_id.keys):
-            edited, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
-            before = editable.row(view, window_id)
-            state.apply(edited.changes)
-            after = editable.row(state, window_id)
+            with of_manifest(editable.name):
+                edited, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
+                before = editable.row(view, window_id)
+                state.apply(edited.changes)
+                after = editable.row(state, window_id)
             planned = replace(planned._with(number, edited), before=before, after=after)
         return planned._or_nothing("there is no such window: there is nothing to delete")
 
