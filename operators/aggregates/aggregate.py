@@ -80,6 +80,11 @@ class BoundAggregate(ABC):
         """The Arrow type of results."""
 
     @property
+    def stores_result(self) -> bool:
+        """Whether its one state column is the result itself, and no more than that is known of the events."""
+        return False
+
+    @property
     def invertible(self) -> bool:
         """Whether `subtract` can remove events without reading the others again."""
         return False

@@ -126,6 +126,10 @@ class BoundPlain(BoundAggregate):
         return pa.int64() if self.aggregate.function == "count" else self.input_type
 
     @property
+    def stores_result(self) -> bool:
+        return self.aggregate.function != "mean"
+
+    @property
     def invertible(self) -> bool:
         return self.aggregate.function not in ("min", "max")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.embedded.pending import OpenPartitions, PendingPartitions, Unflushed
+from tidestate.operators.embedded.pending import OpenPartitions, PendingPartition, PendingPartitions, Unflushed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
@@ -31,12 +32,14 @@ from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.tasks import step_partitions
 from tidestate.operators.engine.transport import InProcess
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
+from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import stored_progress
 from tidestate.operators.progress.progress import Context, Progress, watermark_of
+from tidestate.operators.windows.messages.edits import Edited
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
@@ -385,6 +388,29 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             if opened or call.ends or self._standing.since.messages >= MAX_UNFLUSHED:
                 self._flush()
         return call.counters
+
+    def _edit(self, numbers: Iterable[int], edit: Callable[[_P, StateView], Edited]) -> dict[str, int]:
+        """Edit state partitions by hand: part of the next checkpoint. Returns how many windows and messages that
+        concerned.
+        """
+        self._check_taking()
+        batch = self._micro_batch()
+        operator, edited, total_of = self._input(batch), dict[int, PendingPartition](), Counter[str]()
+        plan = of_type(operator.plan, type(self._plan))
+        with self._all_or_nothing():
+            for number in numbers:
+                view = self._view(number)
+                made = edit(plan, view)
+                total_of.update(windows=made.windows, messages=made.messages)
+                if made.changes:
+                    after = view.fork()
+                    after.apply(made.changes)
+                    # Which windows are due next is not known any more: the next step looks.
+                    edited[number] = PendingPartition(after, Dues(None, operator.base[number].due_us))
+            if edited:
+                since = self._standing.since.with_edits(edited, sum(total_of.values()))
+                self._standing = replace(self._standing, since=since)
+        return dict(total_of)
 
     def _classify_new(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -100,7 +100,9 @@ class PendingPartitions:
 
 @dataclass(frozen=True)
 class Unflushed:
-    """What calls did since the last flush. ``partitions``: those that took a step, by number."""
+    """What calls did since the last flush. ``partitions``: those that took a step or were edited, by number;
+    ``edits``: how many windows and messages edits have concerned.
+    """
 
     partitions: Mapping[int, PendingPartition] = field(default_factory=dict, compare=False)
     panes: tuple[pa.Table, ...] = ()
@@ -108,6 +110,11 @@ class Unflushed:
     counters: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     max_event_us: int | None = None
+    edits: int = 0
+
+    def with_edits(self, partitions: Mapping[int, PendingPartition], edits: int) -> Unflushed:
+        """These, and state partitions as edits have left them."""
+        return replace(self, partitions={**self.partitions, **partitions}, edits=self.edits + edits)
 
     def with_steps(
         self,
@@ -126,6 +133,7 @@ class Unflushed:
             total([self.counters, admitted.counters, *(moved.counters for moved in steps)]),
             self.messages + messages,
             max(times, default=None),
+            self.edits,
         )
 
     def states(self, base: Mapping[int, PartitionState]) -> dict[int, PartitionState]:

@@ -31,6 +31,14 @@ from tidestate.operators.plan.classify import Classified, classify, conform
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.streams.pane_settings import with_messages
+from tidestate.operators.windows.messages.edits import (
+    WindowContent,
+    delete_window,
+    get_window,
+    put_window,
+    retire_windows,
+    window_id_of,
+)
 from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
 from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.messages.window_metadata import WindowTables, ending, windows_replay_from
@@ -39,7 +47,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
-from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.errors import UsageError, expect, of_type
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import Retention
@@ -139,7 +147,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         results; by default all.
         """
         asked = asked_for(self._plan, start, end, key, values)
-        views = self._views(partitions_of(self._plan.partition_by, asked.keys, self._job.head.partitions))
+        views = self._views(self._partition_of(asked.keys))
         mark = self.watermark_us
         rows = (part for view in views for part in kept_windows(self._plan, view, mark, asked))
         return sorted_windows(self._plan, asked, rows)
@@ -165,6 +173,81 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         numbers = message_partitions(tables, self._job.head.partitions, session, equal)
         return messages_of(tables, self._views(numbers), bounds, session, equal)
 
+    @checked
+    def get_window(
+        self,
+        start: Moment | None = None,
+        *,
+        key: Any = None,
+        end: Moment | None = None,
+        values: Sequence[str] | None = None,
+    ) -> dict[str, Any] | None:
+        """The window that starts then, of this key, as a row of `get_windows`; None where there is none.
+
+        ``end`` is only needed where rows name their windows. The global window needs no ``start``.
+        """
+        window_id = window_id_of(self._plan, start, end, key)
+        (view,) = self._views(self._partition_of(window_id.keys))
+        row = get_window(self._plan, view, self.watermark_us, window_id, values)
+        return None if row is None else row.to_pylist()[0]
+
+    @checked
+    def put_window(
+        self,
+        start: Moment | None = None,
+        *,
+        key: Any = None,
+        end: Moment | None = None,
+        events: int | None = None,
+        values: Mapping[str, Any] | None = None,
+        offsets: Mapping[Any, tuple[int, int]] | None = None,
+    ) -> None:
+        """Replace what is stored of a window: the number of its ``events``, results (``values``, by name), the first
+        and the last offset of each origin (``offsets``). What is not given stays. A window that is not there begins
+        so: it needs ``events`` and all results, a session also its ``end``.
+
+        Nothing is emitted by it; the next pane of the window has these values. Only counts, sums, minima and maxima
+        can be put: of other results more than themselves is stored. It is part of the next checkpoint. Raises
+        `UsageError` (``window-value``, ``window-bounds``, ``window-over``, ``window-waits``, ``window-edit``);
+        nothing has changed then.
+        """
+        window_id, now_us = window_id_of(self._plan, start, end, key), self._standing.now_us or 0
+        content = WindowContent(events, values or {}, offsets)
+        self._edit(
+            self._partition_of(window_id.keys),
+            lambda plan, view: put_window(plan, view, self.watermark_us, now_us, window_id, content),
+        )
+
+    @checked
+    def del_window(self, start: Moment | None = None, *, key: Any = None, end: Moment | None = None) -> bool:
+        """Remove a window, with its messages that no other window holds. Returns whether there was one.
+
+        Nothing is emitted or retracted. A late event of the window begins it anew, while it accepts any. The messages
+        stay known, so a replay brings none back; `reprocess_late` with them puts them in again. It is part of the
+        next checkpoint. Raises `UsageError` (``window-waits``, ``window-edit``); nothing has changed then.
+        """
+        window_id = window_id_of(self._plan, start, end, key)
+        edited = self._edit(
+            self._partition_of(window_id.keys),
+            lambda plan, view: delete_window(plan, view, self.watermark_us, window_id),
+        )
+        return edited["windows"] > 0
+
+    @checked
+    def retire(self, start: Moment, end: Moment, *, key: Any = None) -> dict[str, int]:
+        """Remove the windows that lie between ``start`` and ``end``, and the messages from ``start`` to before
+        ``end`` that no other window holds. Returns how many: ``windows`` and ``messages``.
+
+        ``key``: a value, a tuple if it has several columns, or some of its columns with their values; by default all.
+        As `del_window` of each of these windows otherwise.
+        """
+        asked = asked_for(self._plan, start, end, key)
+        first, last = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
+        return self._edit(
+            self._partition_of(asked.keys),
+            lambda plan, view: retire_windows(plan, view, self.watermark_us, first, last, asked.keys),
+        )
+
     def replay_from(self) -> pa.Table:
         """Per origin the start offset of the earliest retained window, and the last processed offset."""
         return windows_replay_from(self._plan.metadata, self._views())
@@ -176,6 +259,10 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """
         batches = several(replay)
         self._rebuild(self._rows(None, one) if isinstance(one, Mapping) else self._rows(one, {}) for one in batches)
+
+    def _partition_of(self, keys: Mapping[str, pa.Scalar]) -> range:
+        """The state partitions that may have windows with these values in their key."""
+        return partitions_of(self._plan.partition_by, keys, self._job.head.partitions)
 
     def _rows(self, batch: ArrowRows | None, sides: Mapping[str, ArrowRows | None]) -> pa.Table:
         """A batch as the plan reads it."""

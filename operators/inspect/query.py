@@ -33,6 +33,7 @@ from tidestate.operators.inspect.plan_from_manifest import has_tables, plan_from
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.plan import Plan, WindowedPlan
+from tidestate.operators.windows.messages.edits import get_window, window_id_of
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows, sorted_windows
 from tidestate.operators.windows.messages.reading import incomplete_windows
 from tidestate.operators.windows.messages.tables import MessageWindows
@@ -41,6 +42,7 @@ from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.stored_windows import Asked, asked_for, partitions_of
 from tidestate.operators.windows.tables import aggregates_of
+from tidestate.recovery.inspect.rows import value_of_text
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.moments import CheckpointAt, head_at
@@ -151,6 +153,17 @@ class Query:
         return [aggregate.name for aggregate in aggregates_of(self._stored)]
 
     @property
+    def result_types(self) -> dict[str, pa.DataType]:
+        """The types of the results of windows, by name."""
+        return {aggregate.name: aggregate.result_type for aggregate in aggregates_of(self._stored)}
+
+    def origin_of_text(self, text: str) -> Any:
+        """An origin of messages, as its offsets are known by. Raises `UsageError` (``read-value``)."""
+        return value_of_text(
+            text, self._messages_plan().metadata.offsets.schema.field("origin").type, "origin"
+        ).as_py()
+
+    @property
     def own_functions(self) -> list[str]:
         """Results that functions of yours compute: without the description they cannot be asked for."""
         with of_manifest(self.operator):
@@ -182,6 +195,26 @@ class Query:
             return self._side_windows(start, end, key, side)
         plan, asked = self._windows_asked(start, end, key, values, side)
         return sorted_windows(plan, asked, self._scanned(plan, asked))
+
+    def get_window(
+        self,
+        start: Moment | None = None,
+        *,
+        key: Any = None,
+        end: Moment | None = None,
+        values: Sequence[str] | None = None,
+    ) -> pa.Table | None:
+        """The window that starts then, of this whole key, as a row of `get_windows`; None where there is none.
+
+        ``end`` is only needed where rows name their windows. The global window needs no ``start``.
+        """
+        plan, _ = self._windows_asked(None, None, None, values, None)
+        window_id = window_id_of(plan, start, end, key)
+        numbers = range(0) if self.drained else partitions_of(plan.partition_by, window_id.keys, self.partitions)
+        for view in self._views(numbers):
+            with of_manifest(self.operator):
+                return get_window(plan, view, self.watermark_us, window_id, values)
+        return None
 
     def scan_windows(
         self,

@@ -22,6 +22,7 @@ from tidestate.operators.root.readers import RootReaders
 from tidestate.operators.root.rows import AnsweredRows
 from tidestate.operators.root.texts import bound_text, key_texts
 from tidestate.operators.root.verbs import RootVerbs
+from tidestate.operators.root.windows import RootWindows
 from tidestate.recovery.inspect.rows import Wanted, operator_of
 from tidestate.recovery.log.moments import check_moment
 from tidestate.recovery.log.summary import brief
@@ -35,7 +36,7 @@ from tidestate.statestore.storage.local import is_local, local_path
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class Root(RootReaders, RootVerbs):
+class Root(RootReaders, RootVerbs, RootWindows):
     """The checkpoint root of a job, a path or URL. Nothing is opened before one of its methods is called, and each
     sees the root as it is then.
 

@@ -108,7 +108,7 @@ def gather_groups(
             return _sessions(plan, view, arriving, timed, context)
         others = _sessions(plan, view, arriving.filter(pa.array(~alone)), timed, context)
         new = arriving.filter(pa.array(alone))
-        groups = pa.concat_tables([others.groups, _fresh(plan, new, context)])
+        groups = pa.concat_tables([others.groups, fresh_groups(plan, new, context)])
         owner = np.append(others.owner, np.arange(others.groups.num_rows, groups.num_rows))
         return replace(others, groups=groups, owner=owner, new=pa.concat_tables([others.new, new]))
     stored = _fixed(plan, view, arriving, timed, context)
@@ -286,11 +286,11 @@ def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Conte
     owner = np.empty(len(due), np.int64)
     owner[~due] = owner_of_late
     owner[due] = late.num_rows + np.arange(int(np.count_nonzero(due)))
-    fresh = _fresh(plan, new if due.all() else new.filter(pa.array(due)), context)
+    fresh = fresh_groups(plan, new if due.all() else new.filter(pa.array(due)), context)
     return pa.concat_tables([late, fresh]), owner
 
 
-def _fresh(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
+def fresh_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
     """Arrivals as groups, where there is one of each and none is stored."""
     fresh = _as_groups(plan, new, context)
     for column in plan.remembered:

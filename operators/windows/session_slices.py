@@ -80,7 +80,7 @@ class _Chains:
 
 def parts_of_sessions(plan: GroupTables, sessions: pa.Table) -> pa.Table:
     """Sessions of single events, rows of `GroupTables.arriving`, combined to parts."""
-    cells = _own(column_numbers(sessions, END) // plan.gap)
+    cells = own_cells(column_numbers(sessions, END) // plan.gap)
     return combine(plan.parts, plan.parts.conform(sessions.append_column(CELL, pa.array(cells))))
 
 
@@ -92,7 +92,7 @@ def sessions_as_arriving(plan: GroupTables, parts: pa.Table) -> pa.Table:
     return plan.arriving.conform(parts)
 
 
-def _own(cells: Numbers) -> Numbers:
+def own_cells(cells: Numbers) -> Numbers:
     """The rows of these cells; those before have what older roots carried to them."""
     return 2 * cells + 1
 
@@ -318,7 +318,7 @@ def _joining(rows: pa.Table, chains: _Chains, new: int, context: Context) -> pa.
 def _carried(plan: GroupTables, rows: pa.Table, chains: _Chains, where: Flags) -> pa.Table:
     """One part for each session that these rows are of, in the cell of a part that is not due."""
     made, chosen = _combined(plan, rows, chains, where, chains.next_end)
-    return plan.parts.conform(made.append_column(CELL, pa.array(_own(chains.next_cell[chosen]))))
+    return plan.parts.conform(made.append_column(CELL, pa.array(own_cells(chains.next_cell[chosen]))))
 
 
 def _combined(

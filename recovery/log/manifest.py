@@ -5,9 +5,9 @@ object. A manifest names its parent by the parent's checksum, so a chain of them
 See docs/reference/format.md.
 
 Three kinds of writer publish one. A **start** (``fence``) takes the root over. A **step** (``batch``, ``tick``,
-``feed``, ``bootstrap``) takes input in or lets time pass. A **move** (``reset``, ``rescale``, a fork's ``fence``)
-changes what the next start goes on from. `successor` makes all of them. Each field says who changes it, its owner;
-all others carry it on.
+``feed``, ``bootstrap``) takes input in or lets time pass. A **move** (``reset``, ``rescale``, ``edit``, a fork's
+``fence``) changes what the next start goes on from. `successor` makes all of them. Each field says who changes it,
+its owner; all others carry it on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MANIFEST_FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-CheckpointKind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
+CheckpointKind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "edit", "bootstrap"]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Needs = Annotated[
     tuple[Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,64}/[1-9][0-9]{0,5}\Z")], ...],

@@ -12,6 +12,7 @@ CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
     "edges-in-windows/1": "windows by lifetime keep edges that have no end so far, in a table of their own",
+    "edited-windows/1": "a checkpoint is of the kind edit: windows were put or removed by hand",
     "key-widened/1": "some files have a key column of an earlier type, which is wider or has another zone now",
     "renamed-results/1": "the manifest lists results that were renamed or removed, by which older panes are read",
     "duration-extremes/1": "minima and maxima of durations are stored as whole numbers",

@@ -84,6 +84,8 @@ def _replayed(replay: Replay) -> Iterator[Fact]:
     yield "replayed", f"{pluralize(replay.events, 'event')} of {pluralize(replay.checkpoints, 'checkpoint')}"
     if replay.unreadable:
         yield "", f"and those of checkpoints that cannot be read: {', '.join(map(str, replay.unreadable))}"
+    if replay.edits:
+        yield "undone", f"edits of windows, which no replay brings back: {', '.join(map(str, replay.edits))}"
     if replay.batches:
         yield "input", pluralize(replay.batches, "batch", "batches")
     for span in replay.sources:

@@ -41,7 +41,8 @@ class RepeatedOutput:
 @dataclass(frozen=True)
 class Replay:
     """The effect of a reset. ``checkpoints`` and ``events`` are undone and replayed, ``unreadable`` checkpoints not
-    included; ``batches`` are those of the standalone runner.
+    included; ``batches`` are those of the standalone runner. ``edits``: checkpoints in which windows were edited by
+    hand, which no replay brings back.
     """
 
     to: int
@@ -54,6 +55,7 @@ class Replay:
     sources: tuple[ReplaySpan, ...]
     panes: tuple[RepeatedOutput, ...]
     late: tuple[RepeatedOutput, ...]
+    edits: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         sources=_spans(checkpoint, chosen, newest, undone),
         panes=_repeated(undone, "panes", had),
         late=_repeated(undone, "late", had),
+        edits=tuple(one.id for one in reversed(undone) if one.kind == "edit"),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tidestate import OperatorStream
 from tidestate.operators.describe.chain import Chain
@@ -29,7 +30,7 @@ ADDED_COUNTERS = ("window_in_time", "window_past", "window_future")
 """Counters that versions after that of the oldest roots have added: events by the current window."""
 Step = Mapping[str, Any]
 """What a job takes next: ``rows`` of its one stream, or rows by stream (``streams``); the time (``clock``); the late
-ledger (``reprocess``).
+ledger (``reprocess``); the plan of an edit of its root (``edit``).
 """
 
 
@@ -99,7 +100,7 @@ class Run:
     """A job on a root, step by step."""
 
     def __init__(self, about: Mapping[str, Any], job: Any, schemas: Any, root: Path, cache: Path) -> None:
-        self.kind, self.schemas = about["runner"], schemas
+        self.kind, self.schemas, self.root = about["runner"], schemas, root
         how: dict[str, Any] = {"store": store_of(about["store"], cache), "partitions": about["partitions"]}
         self.running: Any
         if self.kind == "harness":
@@ -118,6 +119,8 @@ class Run:
             self.running.advance_processing_time(step["clock"])
         elif "reprocess" in step:
             self.running.reprocess_late()
+        elif "edit" in step:
+            step["edit"](ts.Root(self.root)).execute()
         elif self.kind == "harness":
             self.running.feed(_batch(step))
         elif self.kind == "standalone":

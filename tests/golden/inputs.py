@@ -70,6 +70,18 @@ def case(job: Any, seed: int, runner: str = "standalone", **of_events: Any) -> C
     )
 
 
+def edited(job: Any, seed: int) -> Case:
+    """Over one stream; before the root is left one of its windows is put by hand, and others are removed."""
+    steps: list[Step] = [{"rows": batch} for batch in events(seed)]
+    at = BEGINNING + 20 * SECOND
+    edits: list[Step] = [
+        {"edit": lambda root: root.put_window(at, key="a", events=7, values={"total": 70, "most": 9}, force=True)},
+        {"edit": lambda root: root.del_window(at, key="b", force=True)},
+        {"edit": lambda root: root.retire(at - 20 * SECOND, at, key="c", force=True)},
+    ]
+    return Case(job, [*steps[:BEFORE], *edits], steps[BEFORE:], partitions=2, patient=True)
+
+
 def clocked(job: Any, seed: int, steps: Sequence[Step] | None = None) -> Case:
     """In the harness, where the clock goes on by three seconds before each batch."""
     given = [{"rows": batch} for batch in events(seed)] if steps is None else steps

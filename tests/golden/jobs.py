@@ -16,6 +16,7 @@ from tests.golden.inputs import (
     clocked,
     clocked_join,
     edges,
+    edited,
     future,
     idle,
     named,
@@ -321,6 +322,11 @@ CASES: dict[str, Callable[[], Case]] = {
         _events(**ORDER).watermark(watermark.ctis(_ctis("drop", 3, "3 seconds")))
         .join(_events(watermark_delay="1 second").watermark(by="part", idle_timeout="5 seconds"), on="k", how="left",
               name="job", **NEAR), 105, SIDE_COLUMNS
+    ),
+    "edited": lambda: edited(
+        _events().group_by("k").window(TEN)
+        .aggregate(n=agg.count(), total=agg.sum("v"), most=agg.max("v")).named("job").allowed_lateness("20 seconds"),
+        106,
     ),
 }  # fmt: skip
 

@@ -56,6 +56,8 @@ VERBS = (
     ["repair", "--to", "newest-good"],
     ["plan", "tests.helpers.forks:JOB", "--json"],
     ["withdraw", "tests.helpers.targets:nowhere", "--json"],
+    ["window", "get", "--start", "1970-01-01", "--key", "k=a", "--json"],
+    ["window", "retire", "--start", "1970-01-01", "--end", "1970-01-02"],
     ["history", "--key", "k=a", "--window", "1970-01-01"],
     ["history", "--key", "k=a", "--window", "1970-01-01T00:00:05", "--json"],
 )

@@ -290,6 +290,7 @@ VERBS = {
     "rewind": ["--to", "3", "--confirm"],
     "plan": ["tests.helpers.runner_services:listed"],
     "withdraw": ["tests.helpers.targets:nowhere", "--confirm"],
+    "window": ["delete", "--start", "1970-01-01", "--key", "k=a", "--confirm"],
     "rescale": ["--partitions", "3", "--confirm"],
     "repair": ["--to", "newest-good", "--confirm"],
     "gc": ["--newest", "1", "--grace", "0 seconds", "--confirm"],

@@ -95,7 +95,7 @@ class _Narrator:
                 yield Event(one.checkpoint, "folded", what, one.values, self._texts(one), one.events)
 
     def turns(self) -> Iterator[Event]:
-        """Where the job was forked, and where it was reset."""
+        """Where the job was forked, where it was reset, and where windows were edited by hand."""
         first = self._steps.all[0]
         if first.manifest is not None and first.manifest.id > 1 and not first.manifest.parent:
             yield self._event(first, "fork", "the job begins as a fork: earlier changes are in the original root", {})
@@ -103,6 +103,8 @@ class _Narrator:
             if step.manifest is not None and step.manifest.kind == "reset":
                 what = f"the job went back to checkpoint {step.manifest.follows}: those between no longer count"
                 yield self._event(step, "reset", what, {})
+            if step.manifest is not None and step.manifest.kind == "edit":
+                yield self._event(step, "edit", "an edit by hand: windows were put or removed", {})
 
     def changes(self, changes: Sequence[StateChange]) -> Iterator[Event]:
         """Additions to the window, and how windows grew and merged."""
@@ -122,8 +124,11 @@ class _Narrator:
         for one in changes:
             if one.op != "delete" and windows.new(one):
                 yield self._change(one, parts)
-        if parts and not any(one.op == "put" for one in changes):
-            yield self._event(self._step(number), "gone", f"gone: {self._measure.texts(parts)}", {})
+        # A tumbling window that is not due is one slice, which only an edit deletes without a word of what it became.
+        slices = [one for one in changes if one.op == "delete" and one.form.shape == "slices" and one.form.exact]
+        gone = parts or [self._window for _ in slices[:1]]
+        if gone and not any(one.op == "put" for one in changes):
+            yield self._event(self._step(number), "gone", f"gone: {self._measure.texts(gone)}", {})
 
     def panes(self, panes: Sequence[Pane], *, grows: bool) -> Iterator[Event]:
         """Panes of the window, and of windows that became part of it."""

@@ -15,6 +15,8 @@ ALONE = {"watch", "serve", "chaos"}
 """They show a terminal, answer browsers, and run processes until somebody ends them."""
 METHODS = {"list": "checkpoints", "show": "manifest", "restore": "measure_restore"}
 """The others have the name of the verb."""
+SEVERAL = {"window": ("get_window", "put_window", "del_window", "retire")}
+"""One verb for several methods; ``action`` says which."""
 OF_A_TERMINAL = {"json", "format", "output", "limit", "last", "confirm", "open", "help", "import"}
 """How something is printed, whether it is executed, and which modules are imported first."""
 ROOT = {"root", "roots"}
@@ -38,6 +40,7 @@ OTHERWISE: dict[str, dict[str, str]] = {
     "adopt": {"buffer": "buffers", "no_deliver": "deliver"},
     "bootstrap": {"input": "files", "stream": "files", "no_deliver": "deliver"},
     "plan": {"input": "schema", "stream": "schema", "dropped": "policy"},
+    "window": {"action": "get_window", "value": "values"},
 }
 """Options that are called otherwise: a parameter of the method, or another method that is called in front of it."""
 MORE = {
@@ -48,6 +51,7 @@ MORE = {
     "messages": {"budget_bytes", "spark", "start_time", "start_offset", "end_time", "end_offset", "session", "equal"},
     "plan": {"schema", "policy"},
     "report": {"output", "last"},
+    "window": {"values"},
     "adopt": {"buffers", "deliver"},
     "bootstrap": {"files", "deliver"},
 }
@@ -70,7 +74,10 @@ def test_every_verb_is_a_method_with_the_same_options() -> None:
     verbs = options_of_verbs()
     assert verbs.keys() >= ALONE | METHODS.keys() | OTHERWISE.keys() | MORE.keys()
     for name in sorted(verbs.keys() - ALONE):
-        parameters = inspect.signature(getattr(Root, METHODS.get(name, name))).parameters.keys() - {"self"}
+        methods = SEVERAL.get(name, (METHODS.get(name, name),))
+        parameters = {one for method in methods for one in inspect.signature(getattr(Root, method)).parameters} - {
+            "self"
+        }
         otherwise = OTHERWISE.get(name, {})
         assert otherwise.keys() <= verbs[name], name
         assert all(other in parameters or hasattr(Root, other) for other in otherwise.values()), name

@@ -15,7 +15,7 @@ from tidestate.statestore.files.refs import FileRef, PartitionState
 
 HEAD = Head(example(totals={"events": 30}, delivered=Delivered(5, 3), abandoned=((2, 3),), fed=4), "xxh3:head")
 OPERATOR = HEAD.manifest.operators["windows"]
-KINDS: tuple[CheckpointKind, ...] = ("fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap")
+KINDS: tuple[CheckpointKind, ...] = ("fence", "batch", "tick", "feed", "reset", "rescale", "edit", "bootstrap")
 
 
 def after(kind: CheckpointKind = "batch", head: Head = HEAD, **changes: Any) -> Manifest:

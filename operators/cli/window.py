@@ -1,0 +1,188 @@
+"""The verb window. The list of verbs loads this module, so slow imports are inside functions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidestate.recovery.cli.app import AsJson, Confirm, Force, Import, RootPath
+from tidestate.recovery.cli.options import Operator, in_options, keys_of
+from tidestate.recovery.cli.progress_bar import bar
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidestate.operators.inspect.query import Query
+    from tidestate.operators.root.window_edits import EditPlan
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+window_command = typer.Typer(add_completion=False)
+WINDOW_OPTIONS = {
+    "start": "--start",
+    "end": "--end",
+    "key": "--key COLUMN=VALUE",
+    "events": "--events",
+    "values": "--value NAME=VALUE",
+    "offsets": "--offsets ORIGIN=FIRST:LAST",
+    "force": "--force",
+}
+"""The options of arguments of `Root.put_window` and the others."""
+
+
+class WindowAction(StrEnum):
+    """What the verb does."""
+
+    get = "get"
+    put = "put"
+    delete = "delete"
+    retire = "retire"
+
+
+@window_command.command(
+    "window",
+    short_help="Read, put, delete or retire single windows.",
+    epilog="Example: tidestate window /data/flights put --start 2013-01-01T10:00 --key origin=JFK --value n=12",
+)
+def edit_window(
+    root: RootPath,
+    action: Annotated[WindowAction, typer.Argument(metavar="ACTION", help="get, put, delete or retire.")],
+    start: Annotated[
+        str | None,
+        typer.Option("--start", metavar="TIME", help="The start of the window, or of the range."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--end", metavar="TIME", help="The end of the range, of a new session, or of a named window."),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window; one option for each column."),
+    ] = None,
+    events: Annotated[int | None, typer.Option("--events", metavar="N", help="How many events it has taken.")] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option("--value", metavar="NAME=VALUE", help="A result to put. Repeatable."),
+    ] = None,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offsets", metavar="ORIGIN=FIRST:LAST", help="First and last offset of an origin to put. Repeatable."
+        ),
+    ] = None,
+    operator: Operator = None,
+    confirm: Confirm = False,
+    force: Force = False,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print one window (get), replace what is stored of it (put), remove it (delete), or remove the windows of a
+    range with their messages (retire).
+
+    An edit appends a checkpoint of the kind edit, from which the job continues. Nothing is emitted or retracted. The
+    job must not be running. Only counts, sums, minima and maxima can be put. A late event of a window that was
+    removed begins it anew, while the window accepts any.
+    """
+    from tidestate.operators.inspect.query import query
+    from tidestate.recovery.cli.plans import print_plan
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+    if action is not WindowAction.put and (events is not None or value or offsets):
+        raise UsageError("only put takes --events, --value and --offsets", code="window-value")
+    with in_options(**WINDOW_OPTIONS):
+        with bar() as progress:
+            checkpoint = Checkpoint.open(root, progress)
+            asked = query(checkpoint, operator=operator)
+            chosen = _places(asked, start, end), _typed_keys(asked, key)
+            if action is WindowAction.get:
+                _print_row(asked, *chosen, as_json)
+                return
+            plan = _plan(checkpoint, action, operator, *chosen, (events, value, offsets), asked, force)
+            plan = plan.execute() if confirm else plan
+        print_plan(plan, as_json)
+
+
+def _plan(
+    checkpoint: Checkpoint,
+    action: WindowAction,
+    operator: str | None,
+    window: tuple[Any, Any],
+    key: dict[str, Any] | None,
+    given: tuple[int | None, list[str] | None, list[str] | None],
+    asked: Query,
+    force: bool,
+) -> EditPlan:
+    from tidestate.operators.root.window_edits import EditPlan
+    from tidestate.operators.windows.messages.edits import WindowContent
+
+    if action is WindowAction.delete:
+        return EditPlan.of_delete(checkpoint, operator, window, key, force=force)
+    if action is WindowAction.retire:
+        if None in window:
+            raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
+        return EditPlan.of_retire(checkpoint, operator, window, key, force=force)
+    events, value, offsets = given
+    content = WindowContent(events, _typed_values(asked, value), _typed_offsets(asked, offsets))
+    return EditPlan.of_put(checkpoint, operator, window, key, content, force=force)
+
+
+def _places(asked: Query, start: str | None, end: str | None) -> tuple[int | None, int | None]:
+    from tidestate.operators.inspect.history.bounds import BoundUnit
+
+    unit = BoundUnit(asked.timed())
+    first, last = (None if text is None else unit.place(text) for text in (start, end))
+    return first, last
+
+
+def _typed_keys(asked: Query, given: list[str] | None) -> dict[str, Any] | None:
+    """The key with values of its columns."""
+    from tidestate.recovery.inspect.rows import value_of_text
+
+    kinds = asked.key
+    found = {
+        name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text
+        for name, text in keys_of(given).items()
+    }
+    return found or None
+
+
+def _typed_values(asked: Query, given: list[str] | None) -> dict[str, Any]:
+    """Results with values of their types; ``NAME=`` alone is null."""
+    from tidestate.recovery.inspect.rows import value_of_text
+
+    kinds = asked.result_types
+    return {
+        name: None if not text else value_of_text(text, kinds[name], name).as_py() if name in kinds else text
+        for name, text in keys_of(given).items()
+    }
+
+
+def _typed_offsets(asked: Query, given: list[str] | None) -> dict[Any, tuple[int, int]] | None:
+    if not given:
+        return None
+    found = {}
+    for origin, text in keys_of(given).items():
+        first, sign, last = text.partition(":")
+        if not (sign and first.strip().isdecimal() and last.strip().isdecimal()):
+            raise UsageError("offsets must be given as ORIGIN=FIRST:LAST", code="read-value", found=text[:100])
+        found[asked.origin_of_text(origin)] = int(first), int(last)
+    return found
+
+
+def _print_row(
+    asked: Query, window: tuple[int | None, int | None], key: dict[str, Any] | None, as_json: bool
+) -> None:
+    """The window as a table of its columns; as JSON null where there is none."""
+    from tidestate.operators.inspect.history.changes import plain_values
+    from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
+
+    known = [name for name in asked.results if name not in asked.own_functions]
+    found = asked.get_window(window[0], key=key, end=window[1], values=known)
+    row = None if found is None else plain_values(found)[0]
+    if as_json:
+        print_json(row)
+        return
+    table = key_value_table()
+    for name, value in (row or {"": "there is no such window"}).items():
+        table.add_row(name, "-" if value is None else str(value))
+    print_out(table)

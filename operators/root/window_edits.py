@@ -1,0 +1,299 @@
+"""Windows of a root that are put or removed by hand: the plan of an edit, and its execution.
+
+An edit is a checkpoint of the kind ``edit`` on top of the newest one, with changelog segments of the tables that it
+changes, the same watermark and the same position in the input. It begins a new writer epoch, so a run that goes on
+meanwhile finds its next id taken and stops.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from tidestate.operators.bind.evolve import with_bounds
+from tidestate.operators.bind.stored_description import of_manifest
+from tidestate.operators.engine.job import drained_error
+from tidestate.operators.engine.partitions import with_dues
+from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
+from tidestate.operators.inspect.history.changes import plain_values
+from tidestate.operators.inspect.history.events import values_text
+from tidestate.operators.inspect.plan_from_manifest import plan_from
+from tidestate.operators.plan.dues import Dues
+from tidestate.operators.windows.messages.edits import (
+    Edited,
+    WindowContent,
+    WindowId,
+    delete_window,
+    get_window,
+    put_window,
+    retire_windows,
+    window_id_of,
+)
+from tidestate.operators.windows.messages.tables import FromMessages
+from tidestate.operators.windows.names import END, START
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.stored_windows import asked_for, partitions_of
+from tidestate.recovery.inspect.rows import operator_of
+from tidestate.recovery.log.absent import not_begun
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import check_idle
+from tidestate.recovery.log.manifest import Head, OperatorState
+from tidestate.recovery.log.needs import grown_needs
+from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.summary import pluralize
+from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
+from tidestate.statestore.durations import Moment
+from tidestate.statestore.errors import UsageError, expect
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.spec.changes import ChangeSet
+from tidestate.statestore.spec.schema_evolution import declared_table
+from tidestate.statestore.spec.store import Parquet, StateView
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.table.overlay import OverlayView
+
+EditKind = Literal["put", "delete", "retire"]
+_UNFOLDED = Parquet(max_levels=1 << 20, snapshot_bytes=1 << 60)
+"""An edit folds no files: the job does, which knows combiners of the user."""
+_Edit = Callable[[WindowPlan, StateView], Edited]
+
+
+@dataclass(frozen=True)
+class _Editable:
+    """An operator at the newest checkpoint of a root, whose windows may be edited."""
+
+    checkpoint: Checkpoint
+    head: Head
+    name: str
+    state: OperatorState
+    plan: WindowPlan
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, operator: str | None) -> Self:
+        """Raises `NotFoundError` before the first checkpoint, and `UsageError` where nothing can be edited."""
+        head = checkpoint.head(search=True)
+        if head is None:
+            raise not_begun(checkpoint.objects.root)
+        if head.manifest.drained:
+            raise drained_error(head.manifest.id)
+        name, state = operator_of(head.manifest, operator)
+        if state.rebuilding is not None or state.resumes:
+            raise UsageError(
+                "messages were lost and are not all back: rebuild them, or give up on them, before an edit",
+                code="rebuilding",
+                operator=name,
+            )
+        plan = with_bounds(plan_from(name, state, values=False), state)
+        if not isinstance(plan, WindowPlan):
+            raise UsageError("this operator has no windows with results", code="query-windows", operator=name)
+        if not set(plan.tables) <= {declared_table(spec) for spec in state.tables}:
+            raise UsageError(
+                "an earlier version has written this state, in other tables: start the job once, then edit",
+                code="window-edit",
+                operator=name,
+            )
+        return cls(checkpoint, head, name, state, plan)
+
+    def views(self, keys: Mapping[str, pa.Scalar]) -> Iterator[tuple[int, StateView]]:
+        """The state partitions that may have windows with these values in their key, by number."""
+        for number in partitions_of(self.plan.partition_by, keys, len(self.state.states)):
+            partition = self.state.states[number]
+            with open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, partition) as view:
+                yield number, view
+
+    def row(self, view: StateView, window_id: WindowId) -> dict[str, Any] | None:
+        """A window as plain values, without results that functions compute of its messages."""
+        values = [one.name for one in self.plan.aggregates if not isinstance(one, FromMessages) and one.state]
+        found = get_window(self.plan, view, self.state.watermark_us, window_id, values)
+        return None if found is None else plain_values(found)[0]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class EditPlan(RootPlan):
+    """Windows that are put or removed: ``windows`` of them, with so many ``messages``. ``before`` and ``after``: the
+    one that is put or deleted.
+    """
+
+    editable: _Editable
+    kind: EditKind
+    bounds: WindowBounds
+    keys: dict[str, Any]
+    changes: dict[int, ChangeSet] = field(default_factory=dict)
+    windows: int = 0
+    messages: int = 0
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    nothing: str = ""
+    force: bool = False
+    done: bool = False
+
+    @classmethod
+    def of_put(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        window: tuple[Moment | None, Moment | None],
+        key: Any,
+        content: WindowContent,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Put ``content`` into the window with this start and end. Raises as `put_window`."""
+        editable = _Editable.of(checkpoint, operator)
+        window_id = window_id_of(editable.plan, *window, key)
+        mark, clock = editable.state.watermark_us, editable.head.manifest.processing_us or 0
+        return cls._of_one(
+            editable,
+            "put",
+            window_id,
+            lambda plan, view: put_window(plan, view, mark, clock, window_id, content),
+            force,
+        )
+
+    @classmethod
+    def of_delete(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        window: tuple[Moment | None, Moment | None],
+        key: Any,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Remove the window with this start and end. Raises as `delete_window`."""
+        editable = _Editable.of(checkpoint, operator)
+        window_id, mark = window_id_of(editable.plan, *window, key), editable.state.watermark_us
+        return cls._of_one(
+            editable, "delete", window_id, lambda plan, view: delete_window(plan, view, mark, window_id), force
+        )
+
+    @classmethod
+    def of_retire(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        span: tuple[Moment, Moment],
+        key: Any = None,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Remove the windows that lie in the span, with their messages. Raises as `retire_windows`."""
+        editable = _Editable.of(checkpoint, operator)
+        asked, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
+        start, end = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
+        planned = cls(editable, "retire", WindowBounds(start, end), _plain(asked.keys), force=force)
+        for number, view in editable.views(asked.keys):
+            with of_manifest(editable.name):
+                edited = retire_windows(editable.plan, view, mark, start, end, asked.keys)
+            planned = planned._with(number, edited)
+        return planned._or_nothing("no window and no message lies there: there is nothing to retire")
+
+    @classmethod
+    def _of_one(cls, editable: _Editable, kind: EditKind, window_id: WindowId, edit: _Edit, force: bool) -> Self:
+        """The plan of an edit of one window."""
+        planned = cls(
+            editable, kind, WindowBounds(window_id.start, window_id.start), _plain(window_id.keys), force=force
+        )
+        for number, view in editable.views(window_id.keys):
+            with of_manifest(editable.name):
+                edited, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
+                before = editable.row(view, window_id)
+                state.apply(edited.changes)
+                after = editable.row(state, window_id)
+            planned = replace(planned._with(number, edited), before=before, after=after)
+        return planned._or_nothing("there is no such window: there is nothing to delete")
+
+    def _with(self, number: int, edited: Edited) -> Self:
+        """With the changes of one more state partition."""
+        changes = {**self.changes, number: edited.changes} if edited.changes else self.changes
+        windows, messages = self.windows + edited.windows, self.messages + edited.messages
+        return replace(self, changes=changes, windows=windows, messages=messages)
+
+    def _or_nothing(self, why: str) -> Self:
+        return self if self.windows or self.messages else replace(self, nothing=why)
+
+    @property
+    def id(self) -> int:
+        """The checkpoint that the edit makes."""
+        return self.editable.head.manifest.id + 1
+
+    def execute(self) -> Self:
+        """Publish it. Raises `UsageError` (``running``) while a driver runs the job, unless ``force``, which fences
+        it; `ConflictError` or `FencedError` if another checkpoint was published since this was planned. Nothing was
+        published then.
+        """
+        if self.nothing:
+            return self
+        editable, checkpoint = self.editable, self.editable.checkpoint
+        was = editable.head.manifest
+        check_idle(checkpoint, self.force)
+        checkpoint.check_unmoved(was.id)
+        answered = {number: self._written(number, changes) for number, changes in self.changes.items()}
+        manifest = successor(
+            editable.head,
+            "edit",
+            checkpoint.writer,
+            now_us(),
+            operators={**was.operators, editable.name: editable.state.stepped(answered, {})},
+            needs=grown_needs(was.needs, ("edited-windows/1",)),
+            delivered=delivered(checkpoint, was),
+        )
+        checkpoint.publish(manifest)
+        return replace(self, done=True)
+
+    def _written(self, number: int, changes: ChangeSet) -> PartitionState:
+        """A state partition with the changes in files. Which windows are due next, its next step finds out."""
+        editable, states = self.editable, self.editable.state.states
+        log = PartitionLog(
+            editable.checkpoint.objects,
+            editable.state.tables,
+            _UNFOLDED,
+            editable.name,
+            number,
+            len(states),
+            uuid.uuid4().hex,
+        )
+        return with_dues(log.append(states[number], changes, self.id), Dues(None, states[number].due_us))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "edit": self.kind,
+            "operator": self.editable.name,
+            "checkpoint": self.id,
+            "key": {name: str(value) for name, value in self.keys.items()},
+            "windows": self.windows,
+            "messages": self.messages,
+            "before": self.before,
+            "after": self.after,
+            "done": self.done,
+        }
+
+    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+        done, unit = self.done, BoundUnit(pa.types.is_timestamp(self.editable.plan.bound_type))
+        of = " and ".join(f"{name}={value}" for name, value in self.keys.items())
+        row = self.after or self.before
+        bounds = f"{row[START]} to {row[END]}" if row is not None else unit.texts([self.bounds])
+        what = {"put": "put", "delete": "deleted", "retire": "retired"} if done else {}
+        yield what.get(self.kind, f"to {self.kind}"), bounds + (f" of {of}" if of else "")
+        yield "operator", self.editable.name
+        if self.kind == "put":
+            yield "before", "no such window" if self.before is None else self._content_text(self.before)
+        if self.kind == "put" and self.after is not None:
+            yield "after", self._content_text(self.after)
+        if self.kind != "put":
+            those = f"{pluralize(self.windows, 'window')}, {pluralize(self.messages, 'message')}"
+            yield "removed" if done else "to remove", those
+        yield "as checkpoint", f"{self.id}, of the kind edit"
+
+    def _content_text(self, row: dict[str, Any]) -> str:
+        """A window without its bounds and key, for people."""
+        return values_text({name: value for name, value in row.items() if name not in (START, END, *self.keys)})
+
+
+def _plain(keys: Mapping[str, pa.Scalar]) -> dict[str, Any]:
+    return {name: value.as_py() for name, value in keys.items()}
