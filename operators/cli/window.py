@@ -31,7 +31,7 @@ WINDOW_OPTIONS = {
 
 
 class WindowAction(StrEnum):
-    """What the verb does."""
+    """What is to be done with the window, or with all of a range."""
 
     get = "get"
     put = "put"

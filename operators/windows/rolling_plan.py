@@ -28,7 +28,7 @@ class RollingPlan(WindowPlan):
 
     @property
     def rolls(self) -> Rolling:
-        """The kind of window."""
+        """Its kind of window, which has the size."""
         return of_type(self.kind, Rolling)
 
     @property

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, comparables
-from tidestate.operators.describe.windows import Global, Sliding
+from tidestate.operators.describe.windows import Global, Rolling, Sliding
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
@@ -171,10 +171,10 @@ def _mark(watermark_us: int | None) -> int:
 
 def _editable(plan: GroupTables, view: StateView) -> GroupTables:
     """The plan as of this state. Raises `UsageError` for windows that cannot be edited."""
-    if plan.by_number or plan.touching:
+    if plan.by_number or plan.touching or isinstance(plan.kind, Rolling):
         raise UsageError(
-            "windows of a number of messages, and windows by lifetimes, cannot be edited: what they hold follows "
-            "from all rows of their key",
+            "windows of a number of messages, by lifetimes, and rolling ones cannot be edited: what they hold "
+            "follows from all rows of their key",
             code="window-edit",
         )
     if isinstance(plan, MessageWindows):
