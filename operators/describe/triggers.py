@@ -25,7 +25,7 @@ TriggerKind = Literal[
 ]
 OnTime = Literal["always", "non_empty", "never"]
 Closing = Literal["never", "if_new", "always"]
-Side = Literal["early", "late"]
+TriggerSide = Literal["early", "late"]
 """Before or after the watermark passes the end of a window."""
 COMPOSITE = ("any_of", "all_of", "repeatedly", "or_finally", "after_watermark")
 
@@ -63,10 +63,10 @@ class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     only_updated: bool = False
     when: Trigger | None = None
     per_element: bool = False
-    by_batch: Annotated[tuple[Side, ...], Added("panes-by-element-or-batch/1")] = ()
+    by_batch: Annotated[tuple[TriggerSide, ...], Added("panes-by-element-or-batch/1")] = ()
     """Where panes are of elements: which of the triggers looks at the end of a batch all the same."""
 
-    def looks_at_elements(self, side: Side) -> bool:
+    def looks_at_elements(self, side: TriggerSide) -> bool:
         """Whether this trigger looks at each element, and not at the end of a batch."""
         return self.per_element and side not in self.by_batch
 

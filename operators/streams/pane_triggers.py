@@ -6,7 +6,15 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from tidestate.operators.describe.triggers import COMPOSITE, Closing, EachElement, OnTime, Side, Trigger, Triggers
+from tidestate.operators.describe.triggers import (
+    COMPOSITE,
+    Closing,
+    EachElement,
+    OnTime,
+    Trigger,
+    Triggers,
+    TriggerSide,
+)
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sessions
 from tidestate.statestore.errors import UsageError
@@ -108,9 +116,9 @@ def _check_kinds(
         )
 
 
-def _by_batch(early: Trigger | None, late: Trigger | None) -> tuple[Side, ...]:
+def _by_batch(early: Trigger | None, late: Trigger | None) -> tuple[TriggerSide, ...]:
     """Which triggers are `each_batch`, as a user wrote it next to one for each element."""
-    written: tuple[tuple[Side, Trigger | None], ...] = (("early", early), ("late", late))
+    written: tuple[tuple[TriggerSide, Trigger | None], ...] = (("early", early), ("late", late))
     chosen = [(side, trigger) for side, trigger in written if trigger is not None and trigger is not FOLLOWING]
     return tuple(side for side, trigger in chosen if _once_a_batch(trigger))
 

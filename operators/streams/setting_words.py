@@ -15,7 +15,7 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.operators.describe.triggers import DEFAULT, EachElement, Side, Trigger, Triggers
+from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers, TriggerSide
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
@@ -266,7 +266,7 @@ def _usual_closing(triggers: Triggers) -> str:
     return "if_new" if unseen else "never"
 
 
-def _looking(trigger: Trigger | None, triggers: Triggers, side: Side) -> Trigger | None:
+def _looking(trigger: Trigger | None, triggers: Triggers, side: TriggerSide) -> Trigger | None:
     by_element = trigger is not None and trigger.kind == "each_batch" and triggers.looks_at_elements(side)
     return EachElement("each_batch") if by_element else trigger
 

@@ -116,7 +116,7 @@ class EdgePlan(WindowPlan):
         return self.slices.end_column or ""
 
     def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
-        # An end is judged by the time at which it ends its event, and is in the ledger as it came.
+        """As in `Plan`, and the event time as it came: an end is judged by the time at which it ends its event."""
         return {self.input.event_time: rejected[RECEIVED].cast(TIME)} if RECEIVED in rejected.column_names else {}
 
     def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:

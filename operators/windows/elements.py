@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.describe.triggers import Side, Triggers
+from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -130,7 +130,7 @@ def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements
     return _Elements(gathered.new.take(pa.array(by_group)), owner, fires)
 
 
-def _count(triggers: Triggers, side: Side) -> int:
+def _count(triggers: Triggers, side: TriggerSide) -> int:
     """The number of elements per pane; 0 without a trigger, and for one that looks once a batch."""
     trigger = triggers.early if side == "early" else triggers.late
     if trigger is None or not triggers.looks_at_elements(side):
