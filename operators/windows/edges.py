@@ -115,9 +115,12 @@ class EdgePlan(WindowPlan):
     def _end(self) -> str:
         return self.slices.end_column or ""
 
-    def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
+    def window_facts(self, rejected: pa.Table, watermark: int | None) -> dict[str, pa.ChunkedArray]:
         """As in `Plan`, and the event time as it came: an end is judged by the time at which it ends its event."""
-        return {self.input.event_time: rejected[RECEIVED].cast(TIME)} if RECEIVED in rejected.column_names else {}
+        facts = super().window_facts(rejected, watermark)
+        if RECEIVED in rejected.column_names:
+            facts[self.input.event_time] = rejected[RECEIVED].cast(TIME)
+        return facts
 
     def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         return self.exchanged.conform(accepted)

@@ -15,6 +15,7 @@ from tests.helpers.operator_messages import WINDOWS, description, operator, stre
 from tests.helpers.waiting_windows import fed
 from tidestate.operators import sliding
 from tidestate.operators.cli.messages import MESSAGE_ARGUMENTS, messages_command
+from tidestate.operators.cli.window import WINDOW_OPTIONS, window_command
 from tidestate.operators.cli.windows import WINDOW_ARGUMENTS, windows_command
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.cli.options import arguments_in, in_options, named_as_options
@@ -47,11 +48,17 @@ def test_every_argument_that_readers_name_has_an_option_or_is_of_a_job() -> None
     modules = [path for name in READERS for path in [ROOT / name, *(ROOT / name).rglob("*.py")] if path.is_file()]
     named = {argument for path in modules for text in texts(path) for argument in arguments_in(text)}
     assert {"side", "key", "values"} <= named
-    assert named - MESSAGE_ARGUMENTS.keys() - WINDOW_ARGUMENTS.keys() - OF_MOVES == OF_JOBS & named
+    optional = {*MESSAGE_ARGUMENTS, *WINDOW_ARGUMENTS, *WINDOW_OPTIONS, *OF_MOVES}
+    assert named - optional == OF_JOBS & named
 
 
 @pytest.mark.parametrize(
-    ("verb", "options"), [(messages_command, MESSAGE_ARGUMENTS), (windows_command, WINDOW_ARGUMENTS)]
+    ("verb", "options"),
+    [
+        (messages_command, MESSAGE_ARGUMENTS),
+        (windows_command, WINDOW_ARGUMENTS),
+        (window_command, {name: option.split(" ")[0] for name, option in WINDOW_OPTIONS.items()}),
+    ],
 )
 def test_every_option_is_one_of_the_verb(verb: typer.Typer, options: dict[str, str]) -> None:
     there = {option for parameter in typer.main.get_command(verb).params for option in parameter.opts}

@@ -277,10 +277,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: counted(at(offset="o")).trigger(early=trigger.each_element(), evaluate="batch"),
         "trigger-element",
     ),
-    "elements and batches": (
-        lambda: counted(at(offset="o")).trigger(early=trigger.each_element(), late=trigger.each_batch()),
-        "trigger-element",
-    ),
     "windows of nothing": (lambda: tumbling("1 minute", of="end"), "window-of"),  # type: ignore[arg-type]
     "an origin without an offset": (lambda: at(origin="o"), "offset"),
     "a negative delay": (lambda: at(watermark_delay="-1 minute"), "watermark-delay"),

@@ -268,7 +268,7 @@ def test_what_an_operator_passes_on_is_no_more_in_the_future_than_in_its_input()
     harness = job.harness(table(given).schema)
     for row in given:
         harness.feed(table([row]))
-    assert {name: many for name, many in harness.counters().items() if name.endswith("future")} == {
+    assert {name: many for name, many in harness.counters().items() if name.endswith(".future")} == {
         "once.future": 0,
         "counts.future": 0,
     }
