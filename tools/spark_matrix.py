@@ -28,6 +28,7 @@ TESTS = (
     "compat preflight job reset general chains joins merging rescale bootstrap direct_scan scan_reader progress "
     "messages questions sinks s3 kafka kill jobs_killed"
 )
+UV = str(Path(sys.executable).with_name("uv"))
 HERE = ".".join(map(str, sys.version_info[:2]))
 BEGIN, END = "<!-- spark-matrix -->\n", "<!-- end of spark-matrix -->"
 HEADINGS = ("Spark", "Python", "Java", "Scala", "tests", "passed", "skipped", "failed", "commit")
@@ -68,9 +69,9 @@ def environment(spark: str, python: str) -> Path:
     if done.exists():
         return executable
     print(f"==> making {folder.relative_to(ROOT)} (Spark is 400 MB: a minute or two)", flush=True)
-    install = [str(executable), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    install = [UV, "pip", "install", "--quiet", "--python", str(executable)]
     if python == HERE:
-        venv.create(folder, with_pip=True)
+        venv.create(folder)
         (site,) = folder.glob("lib/python*/site-packages")
         (ours,) = (path for path in map(Path, sys.path) if path.name == "site-packages")
         subprocess.run([*install, f"pyspark=={spark}"], check=True)
