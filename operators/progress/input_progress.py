@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins, sources_of
+from tidestate.operators.progress.origins import declare_origins, origin_sources
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
@@ -120,7 +120,7 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         restarted = _restarted(saved, begun.generator.buffers.get(side, saved))
         state = msgspec.structs.replace(state, buffers=state.buffers | {side: restarted})
         # A declared source that has ended does not come back.
-        present = sources_of(restarted.origins, side)
+        present = origin_sources(restarted.origins, side)
         others = {name for name in declared if side and name.partition("/")[0] != side}
         declared = {name: source for name, source in declared.items() if name in present | others}
     replaced = _replaced(_generator(watermarks), tracker.sources)

@@ -145,7 +145,7 @@ def gaps_waited_for(saved: BufferState, now_us: int, side: str = "") -> list[Gap
     return [replace(gap, side=side) for gap in wait(restore_waiting(saved), now_us)[1]]
 
 
-def sources_of(saved: OriginsState, side: str) -> set[str]:
+def origin_sources(saved: OriginsState, side: str) -> set[str]:
     """The origins as sources. Those of a ``side`` are named ``side/origin``; the side stands for them until the first
     is there.
     """

@@ -104,7 +104,7 @@ def test_a_standalone_run_that_is_cut_emits_what_the_twin_shows(seed: int) -> No
     found = Counter[Pane]()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         for until in sorted({history.chance.randint(1, len(batches)), len(batches)}):
-            runner = job.standalone(SCHEMAS, checkpoint=Path(folder) / "root")
+            runner = job.standalone(checkpoint=Path(folder) / "root")
             found += observed(runner.run(batches[:until], drain=until == len(batches)))
     assert found == wanted
 
