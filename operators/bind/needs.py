@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import EDGES
 from tidestate.operators.windows.tables import GroupTables, aggregates_of
@@ -28,6 +29,8 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
         yield "panes-by-element/1"
     if isinstance(plan, GroupTables) and any(spec.name == EDGES for spec in plan.tables):
         yield "edges-in-windows/1"
+    if any(isinstance(one, BufferProgress) for one in plan.input.watermarks.generator.of_sides.values()):
+        yield "buffers-by-side/1"
     if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
         yield "unordered-identity/1"
 

@@ -1,4 +1,4 @@
-"""Watermarks that do not go with what they are of: columns and buffers of one side. Pure."""
+"""Watermarks that do not go with what they are of: columns of one side. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def check_columns_of_sides(watermarks: Watermarks | None, sides: Sides, schema: 
 
 
 def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator: str) -> None:
-    """Check that buffers are of rows of all sides. Raises `UsageError`."""
+    """Check that buffers over all sides, of one set of origins, are in ``shared`` columns. Raises `UsageError`."""
     generator = watermarks.generator if watermarks is not None else None
     if not isinstance(generator, BufferProgress):
         return
     if own_columns := [name for name in generator.columns if name not in shared]:
         raise UsageError(
-            "rows of the other side have no buffers in these columns, so that side would not hold back the "
-            "watermark: give the streams a watermark_delay=, or set watermark.bounded(…) over all sides",
-            code="watermark-sides",
+            "buffers over all sides are in columns that all sides share, and rows of the other side have none of "
+            "these: set .watermark(watermark.buffers(…)) on each stream",
+            code="watermark",
             operator=operator,
             columns=own_columns,
         )

@@ -186,7 +186,8 @@ def operator_after(operator: OperatorState, results: Sequence[TaskResult], progr
         origins=progress.generator.origins or operator.origins,
         progress=plain["tracker"],
         advances=plain["generator"]["advances"],
-        buffers=plain["generator"]["buffers"],
+        buffers=plain["generator"]["buffers"].get(""),
+        buffers_by_side={side: saved for side, saved in plain["generator"]["buffers"].items() if side},
         resumes=False,
         gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )
@@ -200,7 +201,8 @@ def progress_of(operator: OperatorState) -> Progress | None:
     if operator.progress is None:
         return None
     try:
-        buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
+        by_side = operator.buffers_by_side if operator.buffers is None else {"": operator.buffers}
+        buffers = msgspec.convert(by_side, dict[str, BufferState])
         advances = msgspec.convert(operator.advances, dict[str, Advance])
         tracker = msgspec.convert(operator.progress, Tracker)
         if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):

@@ -200,7 +200,7 @@ def _log_checkpoint(checkpoint: Published) -> None:
         ", ".join(name for name, one in numbers.sources.items() if one.idle) or "none",
     )
     for gap in gaps_of_progress(first):
-        log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
+        log.info("checkpoint %d: origin %s waits for %d to %d", manifest.id, gap.source, gap.first, gap.last)
 
 
 def _warn_of_ahead(checkpoint: Published, name: str, count: int) -> None:

@@ -127,39 +127,63 @@ class BufferProgress(
             raise UsageError("the origins of buffers must be integers", code="progress-source", found=wrong)
         return Watermarks(self, declared, self.origin)
 
-    def of_side(self, columns: SideColumns) -> WatermarkGenerator:
-        """Raises `UsageError`: rows of the other sides have no buffers."""
-        raise UsageError(
-            "buffers are of the rows of all sides, in shared columns: use another watermark for this stream",
-            code="watermark-sides",
-            side=columns.side,
-        )
+    def of_side(self, columns: SideColumns) -> BufferProgress:
+        """The same over the columns of several sides: the origins are those of this side alone."""
+        names = {field: getattr(self, field) for field in _COLUMNS}
+        renamed = {field: columns.in_stream(name) for field, name in names.items() if isinstance(name, str)}
+        return msgspec.structs.replace(self, **renamed)
 
-    def begin(self, names: Iterable[str]) -> GeneratorState:
+    def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
         """Nothing has arrived from these origins."""
-        return GeneratorState(buffers=begin_buffers(names))
+        return GeneratorState(buffers={side: begin_buffers(name.removeprefix(_front(side)) for name in names)})
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
     ) -> InputReading:
         """The rows of buffers that are new in this micro-batch."""
-        reading = read_buffers(self, rows, began.buffers or begin_buffers(()))
-        claims = Claims(reading.rows, buffers=reading.arrived, ends=reading.ends)
+        reading = read_buffers(self, rows, began.buffers.get(source) or begin_buffers(()))
+        reports = _named(reading.rows, source)
+        claims = Claims(reports, buffers={source: reading.arrived}, ends={source: reading.ends})
         counters = {"control_rows": reading.announced} if reading.announced else {}
         return InputReading(reading.events, claims, counters, (reading.refused, reading.reasons))
 
     def combine(
-        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+        self,
+        began: GeneratorState,
+        claims: Sequence[Claims],
+        known: Iterable[str],
+        now_us: int,
+        side: str = "",
     ) -> tuple[GeneratorState, Reports]:
         """The buffers so far, and the watermark of each origin's longest complete prefix."""
-        if began.buffers is None:
-            return super().combine(began, claims, known, now_us)
-        arrived, ends = [piece.buffers for piece in claims], [piece.ends for piece in claims]
-        buffers, by_origin = buffers_after(self, began.buffers, arrived, ends, now_us)
+        if side not in began.buffers:
+            return super().combine(began, claims, known, now_us, side)
+        arrived = [piece.buffers[side] for piece in claims if side in piece.buffers]
+        ends = [piece.ends[side] for piece in claims if side in piece.ends]
+        buffers, by_origin = buffers_after(self, began.buffers[side], arrived, ends, now_us)
+        reports = _named(by_origin, side)
         # Rows of an unusable buffer, or of an origin that had ended, add no source.
-        present = {*known, *by_origin}
+        present = {*known, *reports}
         rows = [{name: one for name, one in piece.reports.items() if name in present} for piece in claims]
-        return GeneratorState(buffers=buffers), merged([by_origin, *rows])
+        if side:
+            # Origins of a side join at the watermark of all sides, which the tracker has, not at that of the side.
+            buffers = msgspec.structs.replace(
+                buffers, origins=msgspec.structs.replace(buffers.origins, watermark_us=BEGINNING_US)
+            )
+        return GeneratorState(buffers={side: buffers}), merged([reports, *rows])
+
+
+_COLUMNS = ("origin", "sequence", "watermark", "chunk", "last", "end", "whole", "empty")
+
+
+def _front(side: str) -> str:
+    """What is in front of an origin in the name of its source."""
+    return f"{side}/" if side else ""
+
+
+def _named(by_origin: Mapping[str, SourceReport], side: str) -> dict[str, SourceReport]:
+    """The reports of origins by the names of these as sources."""
+    return {_front(side) + origin: report for origin, report in by_origin.items()}
 
 
 @dataclass(frozen=True)

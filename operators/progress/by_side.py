@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
@@ -135,6 +136,15 @@ class BySide(
         """The sides that have several sources."""
         return tuple(name for name, side in self.sides.items() if side.by is not None)
 
+    def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
+        """The states of all sides before the first rows. A side that is declared itself has no declared sources."""
+        declared: list[str] = list(names)
+        buffers: dict[str, BufferState] = {}
+        for name, settings in self.sides.items():
+            of_side = [source for source in declared if source != name and _side_of(source) == name]
+            buffers |= settings.reader.begin(of_side, name).buffers
+        return GeneratorState(buffers=buffers)
+
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
     ) -> InputReading | None:
@@ -165,22 +175,25 @@ class BySide(
         return joined_claims(claims for claims, _ in readings), total([counters for _, counters in readings])
 
     def combine(
-        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+        self,
+        began: GeneratorState,
+        claims: Sequence[Claims],
+        known: Iterable[str],
+        now_us: int,
+        side: str = "",
     ) -> tuple[GeneratorState, Reports]:
         """The states and reports of all sides."""
         sources, state = list(known), began
         # The watermarks of operators go on as they came.
         reports = [_of_sides(piece.reports, self.followed) for piece in claims]
-        for side in self._imported_first():
-            side_claims = [
-                Claims(reports=_of_sides(piece.reports, {side}), advances=_of_sides(piece.advances, {side}))
-                for piece in claims
-            ]
-            side_sources = [source for source in sources if _side_of(source) == side]
+        for name in self._imported_first():
+            side_claims = [_claims_of_side(piece, name) for piece in claims]
+            side_sources = [source for source in sources if _side_of(source) == name]
             # A generator sees the states of all sides, to import CTIs, but moves those of its own side alone.
-            side_state, side_reports = self.sides[side].reader.combine(state, side_claims, side_sources, now_us)
-            state = GeneratorState(state.advances | _of_sides(side_state.advances, {side}))
-            reports.append(_of_sides(side_reports, {side}))
+            side_state, side_reports = self.sides[name].reader.combine(state, side_claims, side_sources, now_us, name)
+            own = _of_sides(side_state.advances, {name}), _of_sides(side_state.buffers, {name})
+            state = GeneratorState(state.advances | own[0], state.buffers | own[1])
+            reports.append(_of_sides(side_reports, {name}))
         return state, merged(reports)
 
     def finish(self, state: GeneratorState) -> GeneratorState:
@@ -188,7 +201,7 @@ class BySide(
         advances: dict[str, Advance] = {}
         for name, side in self.sides.items():
             advances |= side.reader.finish(GeneratorState(_of_sides(state.advances, {name}))).advances
-        return GeneratorState(advances)
+        return GeneratorState(advances, state.buffers)
 
     @property
     def _generators(self) -> list[Claimant]:
@@ -216,6 +229,16 @@ def _side_of(source: str) -> str:
 def _of_sides(values: Mapping[str, _Value], sides: Container[str]) -> dict[str, _Value]:
     """What there is, by source, of the sources of these sides."""
     return {source: value for source, value in values.items() if _side_of(source) in sides}
+
+
+def _claims_of_side(piece: Claims, side: str) -> Claims:
+    """What rows of this side alone claim."""
+    return Claims(
+        _of_sides(piece.reports, {side}),
+        advances=_of_sides(piece.advances, {side}),
+        buffers=_of_sides(piece.buffers, {side}),
+        ends=_of_sides(piece.ends, {side}),
+    )
 
 
 def _rows_by_side(rows: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:

@@ -55,7 +55,8 @@ class SinkWaits:
 @dataclass(frozen=True)
 class Gap:
     """Sequence numbers ``first`` to ``last`` of ``origin`` that are not complete. The origin has waited for them
-    since processing time ``since_us``; ``buffers`` later ones have arrived.
+    since processing time ``since_us``; ``buffers`` later ones have arrived. ``side``: whose origin it is, where each
+    side of a join or merge has its own; empty otherwise.
     """
 
     origin: int
@@ -64,3 +65,9 @@ class Gap:
     buffers: int
     since_us: int
     given_up: bool
+    side: str = ""
+
+    @property
+    def source(self) -> str:
+        """The name of the origin as a source of the watermark."""
+        return f"{self.side}/{self.origin}" if self.side else str(self.origin)

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import msgspec
 import pyarrow as pa
 
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins
+from tidestate.operators.progress.origins import declare_origins, origin_sources
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
@@ -115,14 +116,13 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     """
     begun = first_progress(watermarks)
     state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
-    if state.buffers is not None:
-        new = state.buffers.origins if begun.generator.buffers is None else begun.generator.buffers.origins
-        origins = declare_origins(state.buffers.origins, new)
-        buffers = msgspec.structs.replace(state.buffers, origins=origins, waiting=[])
-        state = msgspec.structs.replace(state, buffers=buffers)
-        present = {str(origin) for origin, *_ in origins.origins}
+    for side, saved in state.buffers.items():
+        restarted = _restarted(saved, begun.generator.buffers.get(side, saved))
+        state = msgspec.structs.replace(state, buffers=state.buffers | {side: restarted})
         # A declared source that has ended does not come back.
-        declared = {name: source for name, source in declared.items() if name in present}
+        present = origin_sources(restarted.origins, side)
+        others = {name for name in declared if side and name.partition("/")[0] != side}
+        declared = {name: source for name, source in declared.items() if name in present | others}
     replaced = _replaced(_generator(watermarks), tracker.sources)
     declared = {name: source for name, source in declared.items() if name not in replaced}
     heard = {
@@ -131,6 +131,12 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
     return Progress(msgspec.structs.replace(tracker, sources=declared | heard), state)
+
+
+def _restarted(saved: BufferState, begun: BufferState) -> BufferState:
+    """Buffers after a restart, with the origins that are declared now; nothing waited meanwhile."""
+    origins = declare_origins(saved.origins, begun.origins)
+    return msgspec.structs.replace(saved, origins=origins, waiting=[])
 
 
 def _generator(watermarks: Watermarks) -> WatermarkGenerator:

@@ -83,14 +83,16 @@ def _less(later_us: int | None, earlier_us: int | None) -> int | None:
 
 def gaps_of_progress(progress: Progress) -> list[Gap]:
     """The gaps that origins wait for."""
-    now_us, saved = progress.tracker.processing_us, progress.generator.buffers
-    return gaps_waited_for(saved, now_us) if saved is not None and now_us is not None else []
+    now_us, by_side = progress.tracker.processing_us, progress.generator.buffers
+    if now_us is None:
+        return []
+    return [gap for side, saved in by_side.items() for gap in gaps_waited_for(saved, now_us, side)]
 
 
 def families_of(progress: Progress, counters: Mapping[str, int]) -> Iterator[Family]:
     """The metrics of an operator whose input has come so far, with those of events and panes by class."""
     buffers, advances = progress.generator.buffers, progress.generator.advances
-    origins = {INPUT: buffers.origins.counters} if buffers is not None else {}
+    origins = {side or INPUT: saved.origins.counters for side, saved in buffers.items()}
     return progress_families(metrics(progress.tracker), advances, origins, gaps_of_progress(progress), counters)
 
 
@@ -147,9 +149,9 @@ def progress_families(
         for fate, count in msgspec.structs.asdict(counted).items()
     ]
     yield Family("buffers", "counter", "Buffers of origins, by what became of them.", by_fate)
-    missing: list[Sample] = [({"source": str(gap.origin)}, gap.last - gap.first + 1) for gap in gaps]
+    missing: list[Sample] = [({"source": gap.source}, gap.last - gap.first + 1) for gap in gaps]
     yield Family("gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing)
-    held: list[Sample] = [({"source": str(gap.origin)}, gap.buffers) for gap in gaps]
+    held: list[Sample] = [({"source": gap.source}, gap.buffers) for gap in gaps]
     yield Family("gap_buffers", "gauge", "Buffers that wait behind a gap.", held)
     by_class: list[Sample] = [({"class": name}, count) for name, count in sorted(counters.items())]
     yield Family("counted", "counter", "Events, panes and the like, by class.", by_class)

@@ -140,9 +140,20 @@ def restore_waiting(saved: BufferState) -> Origins:
     return replace(restored, waiting_since_us=np.array(waiting, np.int64))
 
 
-def gaps_waited_for(saved: BufferState, now_us: int) -> list[Gap]:
-    """The gaps that origins wait for at processing time ``now_us``."""
-    return wait(restore_waiting(saved), now_us)[1]
+def gaps_waited_for(saved: BufferState, now_us: int, side: str = "") -> list[Gap]:
+    """The gaps that origins wait for at processing time ``now_us``; of one ``side``, where each has its own."""
+    return [replace(gap, side=side) for gap in wait(restore_waiting(saved), now_us)[1]]
+
+
+def origin_sources(saved: OriginsState, side: str) -> set[str]:
+    """The origins as sources. Those of a ``side`` are named ``side/origin``; the side stands for them until the first
+    is there.
+    """
+    if not side:
+        return {str(origin) for origin, *_ in saved.origins}
+    if not saved.origins and not saved.ended:
+        return {side}
+    return {f"{side}/{origin}" for origin, *_ in saved.origins}
 
 
 def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:

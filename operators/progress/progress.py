@@ -24,12 +24,13 @@ BUDGET_BYTES = 256 << 20
 
 class GeneratorState(msgspec.Struct, frozen=True):
     """What a generator of watermarks and observers know between micro-batches; most know nothing. ``advances``: the
-    newest CTIs, by source. ``buffers``: which buffers have arrived. ``origins``: those of the rows, where only one is
-    taken. ``steps``: of the micro-batch alone, how the newest position of each side has moved, packed; not stored.
+    newest CTIs, by source. ``buffers``: which buffers have arrived, by side; those of all rows under the empty name.
+    ``origins``: those of the rows, where only one is taken. ``steps``: of the micro-batch alone, how the newest
+    position of each side has moved, packed; not stored.
     """
 
     advances: dict[str, Advance] = {}
-    buffers: BufferState | None = None
+    buffers: dict[str, BufferState] = {}
     origins: tuple[str, ...] = ()
     steps: dict[str, bytes] = {}
 
@@ -69,16 +70,16 @@ class Progress(msgspec.Struct, frozen=True):
 class Claims(msgspec.Struct, frozen=True):
     """What a piece of input claims of the watermark. ``reports`` are by source; ``rejected`` has the row counts of
     rejected rows, which keep a known source from being idle and add no source. ``advances``: CTIs by source after the
-    piece; ``buffers``: which ones it has, packed; ``ends``: declared last sequence numbers by origin; ``newest``:
-    packed steps of positions by side; ``first_offsets``: the smallest by side; ``origins``: those of the rows;
-    ``peak``: the event furthest ahead.
+    piece; ``buffers``: which ones it has, packed, and ``ends``: declared last sequence numbers by origin, each by
+    side (empty: of all rows); ``newest``: packed steps of positions by side; ``first_offsets``: the smallest by side;
+    ``origins``: those of the rows; ``peak``: the event furthest ahead.
     """
 
     reports: Reports = {}
     rejected: Reports = {}
     advances: dict[str, Advance] = {}
-    buffers: bytes = b""
-    ends: dict[str, int] = {}
+    buffers: dict[str, bytes] = {}
+    ends: dict[str, dict[str, int]] = {}
     newest: dict[str, bytes] = {}
     origins: tuple[str, ...] = ()
     peak: Peak | None = None
@@ -91,14 +92,14 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def joined_claims(pieces: Iterable[Claims]) -> Claims:
-    """The claims of parts of a piece, of which at most one has buffers, positions or origins."""
+    """The claims of parts of a piece, of which at most one has positions or origins, or buffers of a side."""
     parts = list(pieces)
     return Claims(
         merged(part.reports for part in parts),
         merged(part.rejected for part in parts),
         {source: advance for part in parts for source, advance in part.advances.items()},
-        next((part.buffers for part in parts if part.buffers), b""),
-        {origin: last for part in parts for origin, last in part.ends.items()},
+        {side: packed for part in parts for side, packed in part.buffers.items()},
+        {side: ends for part in parts for side, ends in part.ends.items()},
         {side: steps for part in parts for side, steps in part.newest.items()},
         next((part.origins for part in parts if part.origins), ()),
         first_offsets={side: offset for part in parts for side, offset in part.first_offsets.items()},
@@ -195,8 +196,8 @@ class WatermarkGenerator(Claimant):
 
     __slots__ = ()
 
-    def begin(self, names: Iterable[str]) -> GeneratorState:
-        """The state before the first rows of these declared sources."""
+    def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
+        """The state before the first rows of these declared sources, which may be those of one ``side``."""
         return GeneratorState()
 
     def before_checks(
@@ -214,9 +215,16 @@ class WatermarkGenerator(Claimant):
         return Claims(), {}
 
     def combine(
-        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+        self,
+        began: GeneratorState,
+        claims: Sequence[Claims],
+        known: Iterable[str],
+        now_us: int,
+        side: str = "",
     ) -> tuple[GeneratorState, Reports]:
-        """The state after a micro-batch, and the report of each source in it. ``known``: the sources so far."""
+        """The state after a micro-batch, and the report of each source in it. ``known``: the sources so far;
+        ``side``: the one whose rows alone it reads.
+        """
         return began, merged(piece.reports for piece in claims)
 
     def finish(self, state: GeneratorState) -> GeneratorState:

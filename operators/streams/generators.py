@@ -68,7 +68,8 @@ def by_buffers(
 
     Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. ``whole`` names a column
     with the number of a chunk's rows, or a flag on its last row, where they arrive in several batches. A row in which
-    ``empty`` is true announces a chunk without rows; ``end`` is true on the rows of an origin's last buffer.
+    ``empty`` is true announces a chunk without rows; ``end`` is true on the rows of an origin's last buffer. Of a
+    stream that is joined, merged or united, origins are those of its side alone.
     """
     optional = {"whole": whole, "empty": empty}
     # Absent, and not None, where they are not given: so they are not stored.

@@ -439,7 +439,8 @@ def _claims_of_side(claims: Claimant, by: str | None) -> Any:
         claims = Bounded(text_of(claims.delay_us), _span(claims.hold_future_us), quiet)  # type: ignore[assignment]
     elif isinstance(claims, Ctis):
         claims = ByCtis(_cti_settings(claims.at_query or claims.at_source))  # type: ignore[assignment]
-    return claims if by is None else WatermarkSettings(claims, by)
+    # Of buffers each origin is a source, which they say themselves.
+    return claims if by is None or isinstance(claims, BufferProgress) else WatermarkSettings(claims, by)
 
 
 def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:

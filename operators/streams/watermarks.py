@@ -242,20 +242,30 @@ def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     at_query = {side: _side_settings(side, views) for side, view in views.items() if view.by_ctis}
     for side, view in views.items():
         settings = view.watermark or WatermarkSettings()
-        declared = given_sources(settings.by, _declared(settings))
+        by, declared = _sources_of_side(settings)
         # Declared sources of a side hold the watermark from the start; otherwise the side does, under its own name.
-        names += [f"{side}/{source}" for source in declared.names] if settings.by and declared.names else [side]
+        names += [f"{side}/{source}" for source in declared.names] if by and declared.names else [side]
         timeouts |= {f"{side}/{source}": span for source, span in (settings.own_timeouts or {}).items()}
         if settings.idle_timeout is not None:
             timeouts[side] = settings.idle_timeout
         if view.is_input:
             _check_own_columns(description, side, view, settings)
             columns = description.sides.names_on(side)
-            by = None if settings.by is None else columns.in_stream(settings.by)
+            column = None if by is None else columns.in_stream(by)
             ctis = _ctis_of_side(description, side, view, at_query[side]) if view.by_ctis else None
-            generators[side] = SideGenerator(ctis or _generator_of_side(view, columns), by)
+            generators[side] = SideGenerator(ctis or _generator_of_side(view, columns), column)
     _check_ctis(generators, names, at_query)
     return Watermarks(BySide(generators, _followed(views)), sources(*names, own_timeouts=timeouts), SIDE)
+
+
+def _sources_of_side(settings: WatermarkSettings) -> tuple[str | None, Sources]:
+    """The column whose values are the sources of a stream, and those that are declared."""
+    declared = _declared(settings)
+    if not isinstance(settings.generator, BufferProgress):
+        return settings.by, given_sources(settings.by, declared)
+    # The origins of buffers are their sources, which each side has for itself.
+    marks = settings.generator.watermarks(settings.by, declared)
+    return marks.by, marks.sources
 
 
 def _check_own_columns(description: Sided, side: str, view: StreamView, settings: WatermarkSettings) -> None:

@@ -136,6 +136,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """The progress of each source's CTIs. Owner: the step."""
     buffers: dict[str, Any] | None = None
     """Buffers that wait until a gap before them is filled. Owner: the step."""
+    buffers_by_side: dict[str, dict[str, Any]] = {}
+    """As ``buffers``, of each side of a join, union or merge that has its own. Not in the file while there are none.
+    Owner: the step.
+    """
     due_us: TimeUs | None = None
     """The processing time at which something is due without input, or None. Owner: the step."""
     types: dict[str, str] = {}

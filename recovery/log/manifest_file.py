@@ -128,7 +128,13 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         for renamed_in, _, _ in records:
             check_natural(renamed_in, field)
     _check_progress(operator.progress)
-    for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
+    for tree in (
+        operator.configuration,
+        operator.progress,
+        operator.advances,
+        operator.buffers,
+        operator.buffers_by_side,
+    ):
         _check_depth(tree)
 
 
@@ -238,7 +244,7 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs`` and ``results`` where there are none.
+    ``needs``, ``results`` and ``buffers_by_side`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -248,10 +254,13 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
 
+_ABSENT = ("results", "buffers_by_side")
+
+
 def _fields_of(operator: OperatorState) -> dict[str, Any]:
     left_out = {"partitions": ()} if operator.base else {}
     fields = msgspec.structs.asdict(operator) | left_out
-    return {name: value for name, value in fields.items() if name != "results" or value}
+    return {name: value for name, value in fields.items() if name not in _ABSENT or value}
 
 
 class _File(msgspec.Struct):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
+    "buffers-by-side/1": "sides of a join, merge or union have numbered buffers of their own, each recorded",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
     "edges-in-windows/1": "windows by lifetime keep edges that have no end so far, in a table of their own",
     "edited-windows/1": "a checkpoint is of the kind edit: windows were put or removed by hand",

@@ -16,7 +16,7 @@ from tests.faults.world import SECOND, World, done_already
 from tests.helpers import join_operator_messages as pairs
 from tests.helpers import operator_messages as singles
 from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
-from tidestate import agg, trigger
+from tidestate import agg, trigger, watermark
 from tidestate.operators import (
     Harness,
     Policy,
@@ -73,7 +73,34 @@ def _windows(window: Any, **aggregates: Any) -> Any:
     return job.aggregate(**aggregates).named("job")
 
 
+@dataclass(frozen=True)
+class Buffered(Kind):
+    """Of two streams, of which each has a buffer in each batch, in another order of their numbers."""
+
+    def batch(self, rows: Sequence[Event], number: int) -> Any:
+        sides = super().batch(rows, number)
+        return {side: _numbered(own, NUMBERS[side][number]) for side, own in sides.items()}
+
+
+NUMBERS = {"left": (1, 3, 2, 4, 6, 5), "right": (2, 1, 3, 5, 4, 6)}
+BUFFERS = watermark.buffers(origin="origin", sequence="buffer", watermark="mark")
+
+
+def _numbered(rows: pa.Table, buffer: int) -> pa.Table:
+    about = {"origin": 1, "buffer": buffer, "mark": (12 * buffer - 6) * SECOND}
+    for name, value in about.items():
+        rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.int64()))
+    return rows.set_column(rows.num_columns - 1, "mark", rows["mark"].cast(SCHEMA.field("t").type))
+
+
 OWN_KINDS: dict[str, Kind] = {
+    "join with buffers": Buffered(
+        lambda: (
+            ts.stream(event_time="t")
+            .watermark(BUFFERS)
+            .join(ts.stream(event_time="t").watermark(BUFFERS), on="k", within=("-5 s", "10 s"), how="full")
+        )
+    ),
     "full state": Kind(
         lambda: (
             _windows(ts.tumbling("10 seconds"), n=agg.count(), all=agg.list("v"), middle=agg.median("v"))
@@ -268,6 +295,7 @@ SCENARIOS: dict[str, Scenario] = {
     "join by distance": _plain("join"),
     "join with updates": _plain("join with updates"),
     "join with CTIs": _plain("join with CTIs", drain=True),
+    "join with buffers": _plain("join with buffers", drain=True),
     "join by windows": _plain("join by offsets"),
     "session join": _plain("session join"),
     "join of lifetimes": _plain("join of lifetimes"),

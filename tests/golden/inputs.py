@@ -164,6 +164,22 @@ def buffers(job: Any, seed: int, *, patient: bool) -> Case:
     return clocked(job, seed, steps)._replace(schemas=schema, patient=patient)
 
 
+def buffers_of_sides(job: Any, seed: int) -> Case:
+    """A buffer of each of two streams in every batch; of each a gap is open when the root is left."""
+    schema = pa.schema([*(SCHEMA.field(name) for name in SIDE_COLUMNS), ("origin", pa.int32()),
+                        ("sequence", pa.int64()), ("mark", TIME)])  # fmt: skip
+    numbers, sides = ((1, 2, 4, 5, 3, 6), (2, 1, 3, 5, 4, 6)), []
+    for side, sequences in enumerate(numbers):
+        tables = []
+        for sequence, batch in zip(sequences, events(seed + side, parts=("x",)), strict=True):
+            mark = BEGINNING + (7 * sequence - 8 - side) * SECOND
+            columns = [pa.array([value] * batch.num_rows, pa.int64()) for value in (1, sequence, mark)]
+            rows = pa.table([*batch.select(SIDE_COLUMNS).columns, *columns], names=schema.names)
+            tables.append(rows.cast(schema))
+        sides.append(tables)
+    return _of_streams(job, sides)
+
+
 def edges(job: Any, seed: int, sides: int = 2) -> Case:
     """Lifetimes whose ends come in rows of their own, of one stream or two."""
     schema = pa.schema([*(SCHEMA.field(name) for name in (*SIDE_COLUMNS, "end")), ("shape", pa.string())])

@@ -12,6 +12,7 @@ from tests.golden.inputs import (
     SIDE_COLUMNS,
     Case,
     buffers,
+    buffers_of_sides,
     case,
     clocked,
     clocked_join,
@@ -282,6 +283,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _joined(left=ts.side(window=ts.offset_windows(7)), right=ts.side(window=ts.offset_windows(6, 3)), how="full"),
         107, SIDE_COLUMNS,
     ),
+    "join_of_buffers": lambda: buffers_of_sides(
+        _of_buffers().join(_of_buffers(), on="k", how="full", name="job", **NEAR), 109
+    ),
     "join_updated": lambda: clocked_join(
         _joined(sides=ts.side(window=TEN, update="4 seconds", retain=ts.Retention(windows=1)), how="left"), 88
     ),
@@ -360,6 +364,10 @@ def _chain() -> Aggregation:
     hours = _job(TEN).named("hours").accumulation("retracting")
     days = hours.group_by().window(ts.tumbling("30 seconds")).aggregate(n=agg.sum("n"), most=agg.max("total"))
     return days.named("days").allowed_lateness("1 minute").accumulation("retracting")
+
+
+def _of_buffers() -> Any:
+    return _events().watermark(watermark.buffers(origin="origin", sequence="sequence", watermark="mark"))
 
 
 def _buffered(patience: str | None) -> Aggregation:

@@ -113,13 +113,19 @@ class Twin:
         panes: Counter[Pane] = Counter()
         if not asked.in_order:
             self.take(taken, before, now, panes)
-        if len(self.latest) == len(SIDES):
-            marks = [self.latest[side] - delay for side, delay in zip(SIDES, asked.delays, strict=True)]
-            self.watermark = max(min(marks), before if before is not None else -NEVER)
+        self.watermark = self.moved()
         if asked.in_order:
             self.ahead += taken
             self.release(before, now, panes)
         return panes + self.passed() + self.clock(now)
+
+    def moved(self) -> float | None:
+        """The watermark after the rows so far."""
+        before = self.watermark
+        if len(self.latest) < len(SIDES):
+            return before
+        marks = [self.latest[side] - delay for side, delay in zip(SIDES, self.asked.delays, strict=True)]
+        return max(min(marks), before if before is not None else -NEVER)
 
     def release(self, before: float | None, now: int, panes: Counter[Pane]) -> None:
         mark = self.watermark

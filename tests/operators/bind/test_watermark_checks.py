@@ -130,10 +130,10 @@ SIDED: dict[str, Callable[[Stream, Stream], OperatorStream]] = {
 
 
 @pytest.mark.parametrize("name", SIDED)
-def test_buffers_of_one_side_do_not_hold_the_other(name: str) -> None:
+def test_buffers_over_all_sides_in_columns_of_one_are_refused(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         bound(SIDED[name](ts.stream(event_time="t"), ts.stream(event_time="t")))
-    assert refused.value.code == "watermark-sides"
+    assert refused.value.code == "watermark"
 
 
 def test_buffers_in_columns_of_all_sides_are_taken() -> None:

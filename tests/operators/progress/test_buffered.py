@@ -110,7 +110,7 @@ def test_rows_without_a_buffer_are_events_all_the_same(tmp_path: Path) -> None:
 def test_a_gap_holds_the_watermark_until_patience_ends_and_what_comes_then_is_refused(tmp_path: Path) -> None:
     tested = harness(tmp_path, "1", patience="5 seconds")
     tested.feed(both(buffer(1, 1, 1, mark=2), buffer(1, 4, 31, mark=30)))
-    gap = gaps_waited_for(job_of(tested).progress[plan_of(tested).name].generator.buffers, 0)  # type: ignore[union-attr]
+    gap = gaps_waited_for(job_of(tested).progress[plan_of(tested).name].generator.buffers[""], 0)
     assert [(one.origin, one.first, one.last, one.since_us) for one in gap] == [(1, 2, 3, 0)]
     tested.advance_processing_time(5 * SECOND)
     assert marks(tmp_path / "root")[-1] == 2

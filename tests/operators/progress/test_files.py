@@ -96,7 +96,7 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> 
     (progress,) = job_of(tested).progress.values()
     (plan,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).plans.values()
     grown = restarted_progress(plan.input.watermarks, progress)
-    assert [origin for origin, *_ in grown.generator.buffers.origins.origins] == [1, 2]
+    assert [origin for origin, *_ in grown.generator.buffers[""].origins.origins] == [1, 2]
     assert sorted(grown.tracker.sources) == ["1", "2"]
 
 
