@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.given_origins import registered
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import declare_origins
 from tidestate.operators.progress.peaks import highest
@@ -115,7 +116,8 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     """
     begun = first_progress(watermarks)
     state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
-    if state.buffers is not None:
+    given = state.buffers is not None and isinstance(state.buffers.ids, dict)
+    if state.buffers is not None and not given:
         new = state.buffers.origins if begun.generator.buffers is None else begun.generator.buffers.origins
         origins = declare_origins(state.buffers.origins, new)
         buffers = msgspec.structs.replace(state.buffers, origins=origins, waiting=[])
@@ -130,7 +132,10 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         for name, source in tracker.sources.items()
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
-    return Progress(msgspec.structs.replace(tracker, sources=declared | heard), state)
+    sources = declared | heard
+    if given:
+        state = msgspec.structs.replace(state, buffers=registered(sources, state.buffers))
+    return Progress(msgspec.structs.replace(tracker, sources=sources), state)
 
 
 def _generator(watermarks: Watermarks) -> WatermarkGenerator:
