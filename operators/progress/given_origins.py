@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.origins import advance_origins, assigned, origins, restore, save
+from tidestate.operators.progress.origins import advance_origins, assigned, registered, restore, save
 from tidestate.operators.progress.progress import Claims, GeneratorState, WatermarkGenerator
 from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import Reports, SourceReport, merged
@@ -101,20 +101,6 @@ class GivenOrigins(
             for name in names
         }
         return GeneratorState(buffers=BufferState(save(after), ids=ids)), reports
-
-
-def registered(names: Iterable[str], saved: BufferState | None = None) -> BufferState:
-    """The state in which these sources, and no others, are origins: those of ``saved`` go on, the others get the next
-    ids in this order, and no buffer of them has arrived. A source that is no origin any more keeps its id.
-    """
-    present = list(names)
-    ids = assigned(present, saved.ids if saved is not None and saved.ids else None)
-    fresh = save(origins(ids[name] for name in present))
-    if saved is None:
-        return BufferState(fresh, ids=ids)
-    kept = {row[0]: row for row in saved.origins.origins}
-    rows = [kept.get(row[0], row) for row in fresh.origins]
-    return BufferState(msgspec.structs.replace(saved.origins, origins=rows), ids=ids)
 
 
 def _order(name: str) -> tuple[bool, int, str]:

@@ -12,9 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import INPUT
-from tidestate.operators.progress.given_origins import registered
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins
+from tidestate.operators.progress.origins import declare_origins, registered
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
