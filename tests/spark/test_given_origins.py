@@ -12,7 +12,7 @@ from pyspark.sql.utils import AnalysisException
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.spark_inputs import START, Event, batch, write
+from tests.helpers.spark_inputs import START, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate import Aggregation, UsageError, agg, watermark
 from tidestate.operators.spark.scan import origins
@@ -42,15 +42,15 @@ def found(manifest: dict[str, Any]) -> tuple[dict[str, int], list[tuple[int, int
 
 
 def files_of(folder: Path, *batches: list[tuple[int, int]]) -> None:
+    """Files of events: second, and number of the device."""
     folder.mkdir(exist_ok=True)
-    for number, events in enumerate(batches):
-        name = f"{len(list(folder.iterdir())):03}-{number}"
-        write(folder, name, batch([Event(t=START.timestamp() + t, id=of, k="a") for t, of in events]))
+    for events in batches:
+        write(folder, len(list(folder.iterdir())), batch([(second, "a", device) for second, device in events]))
 
 
 def test_files_are_one_source_and_a_column_of_theirs_has_several(spark: SparkSession, tmp_path: Path) -> None:
     files_of(tmp_path / "in", [(5, 1), (9, 2)], [(21, 2)])
-    files = stream(spark, tmp_path / "in").select("t", "k", sf.expr("id % 3").alias("device")).where("k is not null")
+    files = stream(spark, tmp_path / "in").select("t", "k", sf.expr("v % 3").alias("device")).where("k is not null")
     one = job(ts.stream(event_time="t"))
     assert found(run(files, tmp_path / "one", one)) == ({"input": 1}, [(1, 2, 21)], 21)
     several = job(ts.stream(event_time="t"), by="device")
@@ -58,7 +58,7 @@ def test_files_are_one_source_and_a_column_of_theirs_has_several(spark: SparkSes
     assert found(first) == ({"1": 1, "2": 2}, [(1, 1, 5), (2, 2, 21)], 5)
     files_of(tmp_path / "in", [(30, 1), (3, 3)])
     second = run(files, tmp_path / "several", several)
-    assert found(second) == ({"1": 1, "2": 2, "0": 3}, [(1, 2, 30), (2, 2, 21), (3, 1, 5)], 21)
+    assert found(second) == ({"1": 1, "2": 2, "0": 3}, [(1, 2, 30), (2, 2, 21), (3, 1, 5)], 5)
 
 
 def test_sources_that_are_combined_need_a_column(spark: SparkSession, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_plans_of_spark_are_read(spark: SparkSession, tmp_path: Path, monkey
         def schema(self) -> str:
             return "topic string, partition int, k string, timestamp timestamp"
 
-        def simpleStreamReader(self, schema: Any) -> None:
+        def simpleStreamReader(self, schema: Any) -> None:  # noqa: N802
             """Nothing is read: only the plan is asked."""
 
     def by(frame: DataFrame) -> Any:

@@ -33,7 +33,7 @@ def refusal(plan: PlanStep) -> UsageError:
     with pytest.raises(UsageError) as caught:
         origin_column(plan, "orders")
     assert caught.value.code == "origin-unknown"
-    assert caught.value.facts["stream"] == "orders"
+    assert caught.value.context["stream"] == "orders"
     return caught.value
 
 
@@ -59,7 +59,7 @@ def test_what_does_not_reach_the_job_is_named() -> None:
         project(project(source(), TIME), Expression("column", 4, "timestamp", "timestamp")),
     ):
         found = refusal(plan)
-        assert found.facts["columns"] == ["partition"]
+        assert found.context["columns"] == ["partition"]
         assert 'keep the column "partition" of the source' in str(found)
 
 
@@ -69,12 +69,12 @@ def test_what_does_not_reach_the_job_is_named() -> None:
 )
 def test_partitions_of_several_topics_need_both_columns(options: dict[str, str]) -> None:
     found = refusal(source(**options))
-    assert found.facts["columns"] == ["topic", "partition"]
+    assert found.context["columns"] == ["topic", "partition"]
     assert "concat_ws('/', topic, partition)" in str(found)
 
 
 def test_any_other_plan_is_refused() -> None:
     union = PlanStep("union", (), (source("rate"), source("rate")))
-    assert refusal(union).facts["found"] == ["rate", "rate"]
-    assert refusal(source("kinesis")).facts["found"] == ["kinesis"]
-    assert refusal(PlanStep("java", (), (source("rate"),), name="Repartition")).facts["found"] == ["Repartition"]
+    assert refusal(union).context["found"] == ["rate", "rate"]
+    assert refusal(source("kinesis")).context["found"] == ["kinesis"]
+    assert refusal(PlanStep("java", (), (source("rate"),), name="Repartition")).context["found"] == ["Repartition"]
