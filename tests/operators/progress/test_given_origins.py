@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import tidestate
+from tests.helpers.forked import Forked
 from tests.helpers.internals import job_of
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, agg, watermark
@@ -148,6 +150,20 @@ def test_a_batch_that_is_given_again_counts_once(tmp_path: Path) -> None:
     job().standalone(checkpoint=root).run(given_[:2])
     job().standalone(checkpoint=root).run(given_)
     assert stored(root) == Stored({"x": 1, "y": 2}, {1: (2, 15), 2: (2, 16)}, 15)
+
+
+@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
+def test_a_process_that_is_killed_gives_no_number_twice(tmp_path: Path, moment: str) -> None:
+    root = tmp_path / "root"
+    for death in (4, 7):
+        process = Forked("tests.children.given_origins", root, f"{moment}:{death}")
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert len(evidence.manifests(root)) == death - (moment == "before-manifest")
+    process = Forked("tests.children.given_origins", root)
+    process.communicate()
+    assert process.returncode == 0
+    assert stored(root) == Stored({"1": 1, "2": 2, "3": 3}, {1: (8, 36), 2: (4, 37), 3: (2, 38)}, 36)
 
 
 def test_an_operator_by_hand_counts_each_call_and_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
