@@ -5,7 +5,7 @@ A setting that is not here cannot change: state was kept by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
@@ -13,6 +13,7 @@ from tidestate.operators.describe.configuration import BY_HAND, description_of, 
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
+from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
@@ -33,6 +34,13 @@ def _kinds(generator: Claimant) -> list[type[Claimant]]:
     return [type(claimant) for claimant in generator.of_sides.values()] or [type(generator)]
 
 
+def _go_on(kinds: Sequence[type[Claimant]]) -> bool:
+    """Whether generators of these kinds can follow each other: what one has kept is what the next one needs. Origins
+    that the engine gives have ids by name, which no other generator gives or continues.
+    """
+    return all(issubclass(kind, PLAIN) for kind in kinds) or {*kinds} == {GivenOrigins}
+
+
 def _columns_of_sources(watermarks: Watermarks) -> dict[str, str | None]:
     """The columns whose values are sources: of the input under an empty name, and of the sides that have several."""
     generator = watermarks.generator
@@ -50,7 +58,7 @@ def _watermark(was: Any, now: Any, plan: Plan) -> str:
     usual = Watermarks(MaxEventTime(AT), by=SIDE if sided else None)
     before, after = (watermarks_of(stored) if stored else usual for stored in (was, now))
     was_kinds, now_kinds = _kinds(before.generator), _kinds(after.generator)
-    if not all(issubclass(kind, PLAIN) for kind in (*was_kinds, *now_kinds)):
+    if not _go_on([*was_kinds, *now_kinds]):
         if was_kinds == now_kinds:
             return "buffers and CTIs go on only with the settings that they began with"
         return "watermarks of buffers, CTIs or the clock cannot continue as any other kind, nor any other as these"

@@ -30,6 +30,7 @@ from tidestate.operators.progress.generators import (
     Punctuation,
     UserGenerator,
 )
+from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import of_type
@@ -39,7 +40,9 @@ from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 BY_HAND = "operator"
 """Where a configuration says how an embedded operator keeps its messages, which no description says."""
 Description = Windowed | Merge | Join | SessionJoin | OverlapJoin | Union | Deduplicate | Altered
-StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | BySide | OwnGenerator
+StoredGenerator = (
+    MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | GivenOrigins | BySide | OwnGenerator
+)
 
 prepare(Description, Watermarks, StoredAggregate, StoredGenerator)
 

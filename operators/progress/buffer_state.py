@@ -48,10 +48,12 @@ class OriginsState(msgspec.Struct, frozen=True):
 class BufferState(msgspec.Struct, frozen=True):
     """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
     kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
-    ``cut``: buffers of which rows are still to come.
+    ``cut``: buffers of which rows are still to come. ``ids``: the origin of each source by name, where the engine
+    gives them.
     """
 
     origins: OriginsState
     waiting: list[tuple[int, int]] = []
     given_up: list[tuple[int, int, int]] = []
     cut: list[CutRow] = []
+    ids: dict[str, int] | msgspec.UnsetType = msgspec.UNSET

@@ -9,7 +9,8 @@ import msgspec
 
 class SourceMetrics(msgspec.Struct, frozen=True):
     """One source. ``lag_us`` is processing time minus watermark, ``behind_us`` the fastest source's watermark minus
-    this one's; None while there is no watermark. The other fields are totals, as in `TrackedSource`.
+    this one's; None while there is no watermark. ``origin`` is its id, where the engine gives origins. The other
+    fields are totals, as in `TrackedSource`.
     """
 
     watermark_us: int | None
@@ -21,6 +22,7 @@ class SourceMetrics(msgspec.Struct, frozen=True):
     advances: int
     backward: int
     refused: int
+    origin: int | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True):

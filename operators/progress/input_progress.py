@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins, origin_sources
+from tidestate.operators.progress.origins import declare_origins, origin_sources, registered
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
@@ -116,7 +116,10 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     """
     begun = first_progress(watermarks)
     state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
+    given = [side for side, saved in state.buffers.items() if isinstance(saved.ids, dict)]
     for side, saved in state.buffers.items():
+        if side in given:
+            continue
         restarted = _restarted(saved, begun.generator.buffers.get(side, saved))
         state = msgspec.structs.replace(state, buffers=state.buffers | {side: restarted})
         # A declared source that has ended does not come back.
@@ -130,7 +133,10 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         for name, source in tracker.sources.items()
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
-    return Progress(msgspec.structs.replace(tracker, sources=declared | heard), state)
+    sources = declared | heard
+    registrations = {side: registered(sources, state.buffers[side]) for side in given}
+    state = msgspec.structs.replace(state, buffers=state.buffers | registrations)
+    return Progress(msgspec.structs.replace(tracker, sources=sources), state)
 
 
 def _restarted(saved: BufferState, begun: BufferState) -> BufferState:

@@ -6,6 +6,7 @@ Times of samples are in seconds, as metrics have them; everywhere else they are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -38,8 +39,14 @@ class Family(NamedTuple):
         return self._replace(samples=[({**labels, **own}, value) for own, value in self.samples])
 
 
-def metrics(tracker: Tracker) -> Metrics:
-    """The numbers of a tracker after its last round."""
+def metrics_of(progress: Progress) -> Metrics:
+    """The numbers of an operator's input after its last round."""
+    saved = progress.generator.buffers.get("")
+    return metrics(progress.tracker, saved.ids or {} if saved is not None else {})
+
+
+def metrics(tracker: Tracker, origins: Mapping[str, int] = MappingProxyType({})) -> Metrics:
+    """The numbers of a tracker after its last round; ``origins``: the ids of its sources, where they have some."""
     marks = [_known(source.watermark_us) for source in tracker.sources.values()]
     lead = max((mark for mark in marks if mark is not None), default=None)
     watermark = _known(tracker.watermark_us)
@@ -54,11 +61,14 @@ def metrics(tracker: Tracker) -> Metrics:
         clock_backward=tracker.clock_backward,
         idle_sources=sum(source.standing == "idle" for source in tracker.sources.values()),
         ended_sources=tracker.ended,
-        sources={name: _source(one, tracker.processing_us, lead) for name, one in sorted(tracker.sources.items())},
+        sources={
+            name: _source(one, tracker.processing_us, lead, origins.get(name))
+            for name, one in sorted(tracker.sources.items())
+        },
     )
 
 
-def _source(source: TrackedSource, now_us: int | None, lead_us: int | None) -> SourceMetrics:
+def _source(source: TrackedSource, now_us: int | None, lead_us: int | None, origin: int | None) -> SourceMetrics:
     watermark = _known(source.watermark_us)
     return SourceMetrics(
         watermark_us=watermark,
@@ -70,6 +80,7 @@ def _source(source: TrackedSource, now_us: int | None, lead_us: int | None) -> S
         advances=source.advances,
         backward=source.backward,
         refused=source.refused,
+        origin=origin,
     )
 
 
@@ -93,7 +104,7 @@ def families_of(progress: Progress, counters: Mapping[str, int]) -> Iterator[Fam
     """The metrics of an operator whose input has come so far, with those of events and panes by class."""
     buffers, advances = progress.generator.buffers, progress.generator.advances
     origins = {side or INPUT: saved.origins.counters for side, saved in buffers.items()}
-    return progress_families(metrics(progress.tracker), advances, origins, gaps_of_progress(progress), counters)
+    return progress_families(metrics_of(progress), advances, origins, gaps_of_progress(progress), counters)
 
 
 def progress_families(
@@ -121,6 +132,8 @@ def progress_families(
     yield Family(
         "source_lag_seconds", "gauge", "Processing time minus a source's watermark.", seconds_by_source("lag_us")
     )
+    given: list[Sample] = [({"source": name}, one.origin) for name, one in sources if one.origin is not None]
+    yield Family("source_origin", "gauge", "Id of a source, where the engine gives origins.", given)
     yield Family("source_idle", "gauge", "Whether a source is idle.", by_source("idle"))
     yield Family("idle_sources", "gauge", "Sources that do not hold the watermark.", [({}, numbers.idle_sources)])
     yield Family(

@@ -163,6 +163,20 @@ def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:
     return msgspec.structs.replace(saved, origins=sorted([*saved.origins, *rows]))
 
 
+def registered(names: Iterable[str], saved: BufferState | None = None) -> BufferState:
+    """The state in which these sources, and no others, are origins: those of ``saved`` go on, the others get the next
+    ids in this order, and no buffer of them has arrived. A source that is no origin any more keeps its id.
+    """
+    present = list(names)
+    ids = assigned(present, saved.ids if saved is not None and saved.ids else None)
+    fresh = save(origins(ids[name] for name in present))
+    if saved is None:
+        return BufferState(fresh, ids=ids)
+    kept = {row[0]: row for row in saved.origins.origins}
+    rows = [kept.get(row[0], row) for row in fresh.origins]
+    return BufferState(msgspec.structs.replace(saved.origins, origins=rows), ids=ids)
+
+
 def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
     """The origins after these buffers. Bad buffers never raise: each has a reason.
 

@@ -19,6 +19,7 @@ from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
+from tidestate.operators.spark.origins import with_sources
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
@@ -123,6 +124,7 @@ def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **sett
     check_classic(streams.values())
     names = streams_of(description)
     frames = {name: streams[name] for name in names}
+    description = with_sources(description, frames)
     if len(names) == 1 and not isinstance(description, Chain):
         stream = frames[names[0]]
         return JobOnSpark(description, Platform(stream.sparkSession).separated(stream), **settings)

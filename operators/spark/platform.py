@@ -200,6 +200,13 @@ def entries_of(mapping: Any) -> dict[str, Any]:
     return {str(pair._1()): pair._2() for pair in elements_of(mapping.toSeq())}
 
 
+def options_of(leaf: Any) -> dict[str, str]:
+    """The options of a source of a stream that is a connector of Spark's second interface; none of another leaf."""
+    if not str(leaf.getClass().getSimpleName()).startswith("StreamingRelationV2"):
+        return {}
+    return {str(entry.getKey()): str(entry.getValue()) for entry in leaf.extraOptions().entrySet()}
+
+
 def is_stream(leaf: Any) -> bool:
     """Whether a leaf of a plan is a source of a stream."""
     return str(leaf.getClass().getSimpleName()).startswith("StreamingRelation")

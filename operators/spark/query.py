@@ -26,7 +26,7 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.operators.progress.metrics import gaps_of_progress, metrics
+from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.monitoring import (
@@ -394,7 +394,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return self._failure is None
 
     def metrics(self, operator: str | None = None) -> Metrics:
-        return metrics(self._progress_of(operator).tracker)
+        return metrics_of(self._progress_of(operator))
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
         return gaps_of_progress(self._progress_of(operator))

@@ -9,6 +9,7 @@ from typing import Any
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import Generation, generation
 from tidestate.operators.progress.generators import IngestionTime, MaxEventTime, Punctuation, max_event_time
+from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings, WatermarkSource
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
@@ -53,16 +54,16 @@ def punctuated(column: str, *, flag: str, equals: str | int | bool | None = None
 @partial(checked, name="buffers")
 def by_buffers(
     *,
-    origin: str,
-    sequence: str,
-    watermark: str,
+    origin: str | None = None,
+    sequence: str | None = None,
+    watermark: str | None = None,
     chunk: str | None = None,
     last: str | None = None,
     patience: Span | None = None,
     end: str | None = None,
     whole: str | None = None,
     empty: str | None = None,
-) -> BufferProgress:
+) -> BufferProgress | GivenOrigins:
     """Progress by buffers, which origins number: ``sequence`` is the column of the buffer's number, ``watermark``
     that of its watermark. A gap holds the watermark of its origin for ``patience`` (default: forever).
 
@@ -70,11 +71,26 @@ def by_buffers(
     with the number of a chunk's rows, or a flag on its last row, where they arrive in several batches. A row in which
     ``empty`` is true announces a chunk without rows; ``end`` is true on the rows of an origin's last buffer. Of a
     stream that is joined, merged or united, origins are those of its side alone.
+
+    Without ``origin`` and ``sequence`` the engine gives both. Each source of the stream gets an origin id, from 1:
+    each value of ``by=`` or of the stream's ``origin=``, else the stream itself. What a batch brings of a source is
+    its next buffer, whose watermark is the largest of its event times, or of the column ``watermark``. The other
+    arguments are then refused. After NebulaStream, "OriginId".
     """
     optional = {"whole": whole, "empty": empty}
     # Absent, and not None, where they are not given: so they are not stored.
     more: dict[str, Any] = {name: column for name, column in optional.items() if column is not None}
-    return BufferProgress(origin, sequence, watermark, chunk, last, patience, end, **more)  # type: ignore[arg-type]
+    if origin is not None and sequence is not None and watermark is not None:
+        return BufferProgress(origin, sequence, watermark, chunk, last, patience, end, **more)  # type: ignore[arg-type]
+    brought = {"origin": origin, "sequence": sequence, "chunk": chunk, "last": last, "patience": patience, "end": end}
+    if set_names := [f"{name}=" for name, value in {**brought, **more}.items() if value is not None]:
+        raise UsageError(
+            "these say how the rows number their buffers: name origin=, sequence= and watermark= with them, or none "
+            "of them, and the job numbers what it reads",
+            code="buffers-columns",
+            found=set_names,
+        )
+    return GivenOrigins(watermark or "")
 
 
 def ctis(settings: CtiSettings | Mapping[str, CtiSettings] | None = None) -> ByCtis:

@@ -24,6 +24,7 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns,
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
@@ -423,6 +424,8 @@ def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
     if isinstance(generator, Ctis):
         follows = alone and generator.at_query is None and generator.at_source is not None
         return None if follows else ByCtis(_cti_settings(generator.at_query))
+    if isinstance(generator, GivenOrigins) and generator.column in (getattr(described, "event_time", None), AT):
+        return GivenOrigins()
     if isinstance(generator, MaxEventTime) and generator.column == getattr(described, "event_time", None):
         quiet = generator.quiet_us if isinstance(generator.quiet_us, int) else None
         return Bounded(text_of(generator.delay_us), _span(generator.hold_future_us), _span(quiet))
@@ -445,7 +448,8 @@ def _claims_of_side(claims: Claimant, by: str | None) -> Any:
 
 def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:
     sides = described.sides.names if isinstance(described, Sided) else ()
-    usual = SIDE if sides else getattr(described, "origin", None) if isinstance(marks.generator, Ctis) else None
+    by_origin = isinstance(marks.generator, Ctis | GivenOrigins)
+    usual = SIDE if sides else getattr(described, "origin", None) if by_origin else None
     known = marks.sources
     by = None if marks.by == usual or isinstance(marks.generator, BufferProgress) else marks.by
     options = {

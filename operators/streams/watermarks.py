@@ -19,6 +19,7 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSetting
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
+from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import Generator
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
@@ -47,7 +48,9 @@ def with_watermark(description: _Described, view: StreamView) -> _Described:
         return description
     settings = view.watermark
     generator = resolved(settings.generator or Bounded(view.watermark_delay), view.time)
-    return replace(description, watermarks=given_watermarks(generator, settings.by, _declared(settings)))
+    # The values of the stream's origin column are the origins that are given.
+    by = settings.by or view.origin if isinstance(generator, GivenOrigins) else settings.by
+    return replace(description, watermarks=given_watermarks(generator, by, _declared(settings)))
 
 
 def _with_ctis(description: _Described, view: StreamView) -> _Described:
@@ -170,7 +173,7 @@ def _over_all(description: Sided, views: Mapping[str, StreamView], over: Waterma
 
 
 def _over_sides(
-    views: Mapping[str, StreamView], generator: Generator | BufferProgress, settings: WatermarkSettings
+    views: Mapping[str, StreamView], generator: Generator | BufferProgress | GivenOrigins, settings: WatermarkSettings
 ) -> Watermarks:
     """One generator for the rows of all sides. Unless ``by`` says otherwise, or buffers do, each side is a source,
     and holds the watermark from the start.
@@ -181,6 +184,13 @@ def _over_sides(
     declared = side_sources([*views], followed, settings.idle_timeout, settings.own_timeouts)
     if not followed:
         return given_watermarks(generator, SIDE, declared)
+    if isinstance(generator, GivenOrigins):
+        raise UsageError(
+            "origins are given to streams, and some of these are outputs of operators: use another watermark, or "
+            "set watermark.buffers() on the streams that those operators read",
+            code="given-origins",
+            sides=followed,
+        )
     # What the generator reads of the rows of operators says nothing of their watermarks.
     side = SideGenerator(claimant(generator))
     return Watermarks(BySide(dict.fromkeys(_inputs(views), side), followed), declared, SIDE)
@@ -389,17 +399,25 @@ def _stored(settings: CtiSettings, import_from: str | None) -> AdvanceTime:
     return advance_time(settings.policy, settings.generate, import_from)  # type: ignore[arg-type]
 
 
-def resolved(generator: WatermarkSource, time: str | None) -> Generator | BufferProgress:
+def resolved(generator: WatermarkSource, time: str | None) -> Generator | BufferProgress | GivenOrigins:
     """A generator for a stream whose event time is in the column ``time``."""
+    if isinstance(generator, GivenOrigins):
+        return generator if generator.column else GivenOrigins(_time_for(generator, time))
     if not isinstance(generator, Bounded):
         return cast(Generator | BufferProgress, generator)
+    time = _time_for(generator, time)
+    return max_event_time(time, generator.delay, hold_future=generator.hold_future, quiet=generator.quiet)
+
+
+def _time_for(generator: Bounded | GivenOrigins, time: str | None) -> str:
+    """The column of event times. Raises `UsageError` for a stream without one."""
     if time is None:
         raise UsageError(
             "this watermark follows an event time: name the column, stream(event_time=…)",
             code="watermark",
             found=generator,
         )
-    return max_event_time(time, generator.delay, hold_future=generator.hold_future, quiet=generator.quiet)
+    return time
 
 
 def _declared(settings: WatermarkSettings) -> Sources:

@@ -19,6 +19,7 @@ CAPABILITIES: dict[str, str] = {
     "duration-extremes/1": "minima and maxima of durations are stored as whole numbers",
     "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "first-offsets/1": "windows of offsets of a side of a join start at its first offset, which the manifest records",
+    "given-origins/1": "the engine gives origins to sources, and the ids by name are stored with the buffers",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
     "panes-by-element/1": "panes of single elements by arrival, of sessions, or beside a trigger by time",
     "panes-by-element-or-batch/1": "early panes are of elements and late ones of batches, or the reverse",

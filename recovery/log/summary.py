@@ -213,13 +213,24 @@ def _file(ref: FileRef) -> SummaryRow:
 
 
 def source_progress(manifest: Manifest) -> list[SummaryRow]:
-    """A row for each source of a watermark: the watermark, its lag behind processing time, whether it is active."""
+    """A row for each source of a watermark: its id, where the engine gives origins; the watermark, its lag behind
+    processing time, whether it is active.
+    """
     return [
-        {"operator": operator, **_source(name, source, tracker.get("processing_us"), offsets=goes_by_offset(state))}
+        {
+            "operator": operator,
+            "origin": origins_of(state).get(name),
+            **_source(name, source, tracker.get("processing_us"), offsets=goes_by_offset(state)),
+        }
         for operator, state in manifest.operators.items()
         for tracker in (state.progress or {},)
         for name, source in sorted(tracker.get("sources", {}).items())
     ]
+
+
+def origins_of(operator: OperatorState) -> dict[str, int]:
+    """The id of each source by name, where the engine gives origins; of sources that are gone, too."""
+    return dict((operator.buffers or {}).get("ids", {}))
 
 
 def time_of_source(source: SummaryRow, *, offsets: bool) -> int | None:

@@ -235,6 +235,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "buffers": lambda: buffers(_buffered(None), 102, patient=False),
     "buffers_with_patience": lambda: buffers(_buffered("4 seconds"), 102, patient=True),
+    "given_origins": lambda: idle(_by_given_origins(), 108),
     "deduplicated": lambda: case(_events().deduplicate("name", within="10 seconds", name="job"), 62),
     "deduplicated_exactly": lambda: case(ts.stream(event_time="t").deduplicate(["k", "t"], name="job"), 63),
     "deduplicated_in_order": lambda: case(
@@ -368,6 +369,10 @@ def _chain() -> Aggregation:
 
 def _of_buffers() -> Any:
     return _events().watermark(watermark.buffers(origin="origin", sequence="sequence", watermark="mark"))
+
+
+def _by_given_origins() -> Aggregation:
+    return _job(TEN, of=_events().watermark(watermark.buffers(), **BY_PART, idle_timeout="15 seconds"))
 
 
 def _buffered(patience: str | None) -> Aggregation:

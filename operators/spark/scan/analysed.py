@@ -48,7 +48,8 @@ class StreamRelation:
 @dataclass(frozen=True)
 class PlanStep:
     """A step of the plan. ``expressions``: the columns of a projection, or the condition of a filter; ``source``:
-    what Spark calls the source that this leaf reads as a stream; ``streaming``: whether its rows are a stream.
+    what Spark calls the source that this leaf reads as a stream, with its ``columns`` and ``options``; ``streaming``:
+    whether its rows are a stream.
     """
 
     kind: str
@@ -58,6 +59,8 @@ class PlanStep:
     name: str = ""
     source: str | None = None
     streaming: bool = False
+    columns: tuple[StreamColumn, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def steps(self) -> Iterator[PlanStep]:
         """This step and all below it, from left to right."""

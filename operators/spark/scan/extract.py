@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.platform import elements_of, entries_of, hadoop_settings, is_stream
+from tidestate.operators.spark.platform import elements_of, entries_of, hadoop_settings, is_stream, options_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -73,14 +73,18 @@ class _Walk:
             expressions = elements_of(node.projectList())
         elif self._columns and kind == "filter":
             expressions = [node.condition()]
+        source = str(node.sourceName()) if is_stream(node) else None
+        wanted = self._columns and source is not None
         return PlanStep(
             kind,
             tuple(self._expression(expression) for expression in expressions),
             tuple(self.step(child) for child in elements_of(node.children())),
             relation,
             name=java.rpartition(".")[2].rpartition("$")[2],
-            source=str(node.sourceName()) if is_stream(node) else None,
+            source=source,
             streaming=bool(node.isStreaming()),
+            columns=tuple(self._column(one) for one in elements_of(node.output())) if wanted else (),
+            options=(relation.options if relation is not None else options_of(node)) if wanted else {},
         )
 
     def _relation(self, leaf: Any) -> StreamRelation:
