@@ -255,7 +255,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         .aggregate(n=agg.count()).graph,
         "watermark ": lambda: job("x", by=None),
         "column-missing": lambda: job(by="absent").harness(SCHEMA),
-        "watermark-sides": lambda: on_stream.join(ts.stream("cars", event_time="t"), on="k", within=("0 s", "5 s")),
+        "given-origins": lambda: on_stream.join(ts.stream("cars", event_time="t"), on="k", within=("0 s", "5 s")),
     }  # fmt: skip
     for code, made in wrong.items():
         with pytest.raises(UsageError) as caught:
@@ -270,7 +270,7 @@ def test_a_watermark_over_sides_that_read_operators_is_refused() -> None:
             ts.stream("cars", event_time="t"), on="k", within=("0 s", "5 s"),
             watermark=watermark.over(watermark.buffers()),
         )  # fmt: skip
-    assert caught.value.code == "watermark-sides"
+    assert caught.value.code == "given-origins"
 
 
 def test_ids_are_shown(tmp_path: Path) -> None:
