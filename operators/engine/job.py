@@ -24,7 +24,7 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.rebuild import after_replay, replayed, variants_of, without_lost
+from tidestate.operators.engine.rebuild import after_replay, check_replay, replayed, variants_of, without_lost
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
@@ -282,6 +282,8 @@ class Job:
         the ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed
         then.
         """
+        if policy.messages == "replay":
+            check_replay(graph, runner)
         checkpoint = checkpoint.as_new_run()
         follow: dict[str, Any] = {"may_change": may_change, "dropped": policy.dropped}
         newest = open_for_start(checkpoint, policy, partial(check_followed, graph, **follow))

@@ -41,6 +41,32 @@ def check_replayed(graph: Graph) -> None:
         )
 
 
+def check_replay(graph: Graph, runner: str | None) -> None:
+    """Raise `UsageError` where a start with ``Policy(messages="replay")`` could not put back all stored messages:
+    ``replay-source`` if the runner has no source that it could read again, ``not-replayable`` for operators whose
+    messages cannot be put back, and as `check_replayed` if none are stored.
+    """
+    if runner not in (None, "spark", "standalone"):
+        raise UsageError(
+            "input that is given by hand has no source to be read again: start with "
+            'Policy(messages="rebuild"), and give rebuild(…) the replay',
+            code="replay-source",
+            runner=runner,
+        )
+    stored = [plan for plan in graph.plans.values() if isinstance(plan, ReplayedPlan)]
+    refused = {plan.name: plan.not_replayable for plan in stored if plan.not_replayable}
+    reading = [plan.name for plan in stored if plan.replayable and not graph.reads_streams(plan.name, all)]
+    refused |= dict.fromkeys(reading, "it reads panes of another operator, and panes cannot be replayed")
+    if refused:
+        raise UsageError(
+            "a replay cannot put back the messages of these operators if they are lost, so the policy cannot be "
+            'kept: start with another one; Policy(messages="rebuild") puts back those of the others',
+            code="not-replayable",
+            operators=refused,
+        )
+    check_replayed(graph)
+
+
 def variants_of(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
     """The operators as the variants that a micro-batch takes: by what its rows are, and by what was lost. A replay
     is read by those alone whose messages it puts back.

@@ -15,6 +15,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
 from tidestate.operators.engine.job import Runner, check_runner, drained_error, runner_note, runner_of
+from tidestate.operators.engine.rebuild import check_replay
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
@@ -55,11 +56,11 @@ def plan_start(
         checkpoint = Checkpoint.open(root)
     except NotFoundError:
         check_unused(Objects(root))
-        return _new_root(description, str(root), columns, fit_sinks)
+        return _new_root(description, str(root), columns, fit_sinks, policy, runner)
     head, number, notes = _newest(checkpoint, policy)
     where = checkpoint.objects.root
     if head is None:
-        return _new_root(description, where, columns, fit_sinks)
+        return _new_root(description, where, columns, fit_sinks, policy, runner)
     try:
         by_hand = runner_of(head) == "by hand"  # which no description alone goes on with
         check_runner(head, "standalone" if runner is None and by_hand else runner)
@@ -69,6 +70,7 @@ def plan_start(
     comparison = compare_graph(graph, head, policy.dropped)
     errors = [
         *_of_sinks(graph, fit_sinks),
+        *_of_policy(graph, policy, runner),
         *_errors(checkpoint, head, graph),
         *comparison.refusals,
         *_after(checkpoint, head, policy, runner, sources),
@@ -90,7 +92,12 @@ def plan_start(
 
 
 def _new_root(
-    description: Runnable, root: str, schema: Schemas | None, fit_sinks: Callable[[Graph], None] | None
+    description: Runnable,
+    root: str,
+    schema: Schemas | None,
+    fit_sinks: Callable[[Graph], None] | None,
+    policy: Policy,
+    runner: Runner | None,
 ) -> StartPlan:
     if schema is None:
         return StartPlan(
@@ -98,7 +105,8 @@ def _new_root(
             None,
             notes=("the columns of its input are not known: give files or a schema to check them",),
         )
-    errors = _of_sinks(bind_graph(description, schema), fit_sinks)
+    graph = bind_graph(description, schema)
+    errors = [*_of_sinks(graph, fit_sinks), *_of_policy(graph, policy, runner)]
     return StartPlan(public_url(root), None, refusals=tuple(map(StartRefusal.of, errors)))
 
 
@@ -106,6 +114,15 @@ def _of_sinks(graph: Graph, fit_sinks: Callable[[Graph], None] | None) -> list[T
     try:
         if fit_sinks is not None:
             fit_sinks(graph)
+    except UsageError as error:
+        return [error]
+    return []
+
+
+def _of_policy(graph: Graph, policy: Policy, runner: Runner | None) -> list[TidestateError]:
+    try:
+        if policy.messages == "replay":
+            check_replay(graph, runner)
     except UsageError as error:
         return [error]
     return []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, SIDES
 from tidestate.operators.joins.names import EMIT, NUMBER, UNTIL
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, numbers_table, read_numbers
-from tidestate.operators.plan.plan import Plan, no_bound
+from tidestate.operators.plan.plan import ReplayedPlan, no_bound
 from tidestate.operators.plan.transition import KINDS, Transition, constant
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -58,10 +59,13 @@ class _Living:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverlapPlan(Plan):
+class OverlapPlan(ReplayedPlan):
     """A join of rows of two sides whose lifetimes have an instant in common."""
 
     joined: OverlapJoin
+    replayable = ()
+    not_replayable = "its lifetimes were cut by rows that may have expired"
+    stored_under: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def payload(self, side: str) -> list[pa.Field]:
         """Columns of a side's own."""

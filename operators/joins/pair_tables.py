@@ -154,11 +154,14 @@ class PairTables(JoinTables):
         )
 
     @property
-    def rebuilds(self) -> bool:
-        """Every pair follows from its two rows alone."""
+    def depends_on(self) -> str:
+        """Else every pair follows from its two rows alone."""
         joined = self.joined
-        alone = joined.windows is None or not joined.windows.shares_events
-        return joined.own is None and alone and not joined.held
+        if joined.own is not None:
+            return "which windows of each side are current depends on when its rows arrived"
+        if joined.windows is not None and joined.windows.shares_events:
+            return "in windows that overlap, which ones two rows share depends on when they arrived"
+        return "with update periods, when a row may be sent depends on when it arrived" if joined.held else ""
 
     @property
     def may_stand(self) -> bool:

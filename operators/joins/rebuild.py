@@ -32,12 +32,11 @@ from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags
-from tidestate.statestore.messages.identities import first_of_each, is_known, remember
+from tidestate.statestore.messages.identities import first_of_each, is_known, known_rows, remember, without_stored
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
-from tidestate.statestore.table.sorting import lasts, shared_ranks
 
 
 def missed_pairs(
@@ -136,11 +135,7 @@ def _lost(plan: JoinTables, view: StateView, side: str, rows: pa.Table, bound: i
 
 def _missing(plan: JoinTables, view: StateView, side: str, bound: int | None) -> pa.Table:
     """The identities behind no ``bound`` without a stored row, but for those that were given up."""
-    seen, gone = plan.seen(side), plan.gone[side]
-    known = pa.concat_tables([seen.schema.empty_table(), *view[seen.name].scan()])
+    seen = plan.seen(side)
+    known = known_rows(view, seen)
     known = known if bound is None else known.filter(pa.array(positions(known["position"]) > bound))
-    names = seen.key_names
-    parts = [part.select(names) for name in (side, gone.name) for part in view[name].scan()]
-    there = pa.concat_tables([known.schema.empty_table().select(names), *parts])
-    (own, others), count = shared_ranks([known.select(names), there])
-    return known.filter(pa.array((lasts(others, count) < 0)[own]))
+    return without_stored(view, seen, known, plan.stored_under[seen.name])

@@ -93,9 +93,10 @@ class SessionJoinTables(JoinTables):
         return (Column(UNTIL, "int64"), *(() if self.input.key else self.session_key))
 
     @property
-    def rebuilds(self) -> bool:
-        """Of outer ones it is not known who was emitted alone: that depends on rows whose identities may be over."""
-        return self.joined.how == "inner"
+    def depends_on(self) -> str:
+        """Of outer ones it is not known who was emitted alone."""
+        outer = "which rows a session emitted without a partner depends on rows whose identities have expired"
+        return "" if self.joined.how == "inner" else outer
 
     def may_meet(self, side: str, mark: Mark) -> int | None:
         return self.meeting.unknown(side, mark)

@@ -31,7 +31,7 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.names import given_up_table, kept_as, put_back_table
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.plan.held_rows import numbers_table
-from tidestate.operators.plan.plan import ReplayedPlan, WindowedPlan
+from tidestate.operators.plan.plan import BY_WATERMARK, ReplayedPlan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Times, Values
@@ -153,12 +153,23 @@ class JoinTables(WindowedPlan, ReplayedPlan):
 
     @property
     @abstractmethod
-    def rebuilds(self) -> bool:
-        """Whether lost rows can be put back, if both sides know theirs by offsets."""
+    def depends_on(self) -> str:
+        """Why lost rows cannot be put back, even if both sides know theirs by offsets; empty where they can."""
 
     @property
     def replayable(self) -> tuple[str, ...]:
-        return tuple(self.back) if not self.input.watermarks.filters_rows else ()
+        return () if self.not_replayable else tuple(self.back)
+
+    @property
+    def not_replayable(self) -> str:
+        if self.input.watermarks.filters_rows:
+            return BY_WATERMARK
+        unknown = "its rows are not known by their offsets: name them, stream(offset=…), and set identity=True"
+        return self.depends_on or ("" if self.identified == SIDES else unknown)
+
+    @property
+    def stored_under(self) -> dict[str, tuple[str, ...]]:
+        return {self.seen(side).name: (side, gone.name) for side, gone in self.gone.items()}
 
     @cached_property
     def back(self) -> dict[str, TableSpec]:
@@ -171,7 +182,7 @@ class JoinTables(WindowedPlan, ReplayedPlan):
         return self._identities(given_up_table)
 
     def _identities(self, name: Callable[[str], str]) -> dict[str, TableSpec]:
-        if not self.rebuilds or self.identified != SIDES:
+        if self.depends_on or self.identified != SIDES:
             return {}
         return {side: msgspec.structs.replace(self.seen(side), name=name(side)) for side in SIDES}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain
 from typing import Any
 
@@ -20,22 +21,26 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position, no_job_hook
+from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
+from tidestate.operators.local.replay import InputReplay, reached
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.errors import IncompatibleError, TidestateError, UsageError
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.plain import ArrowRows, as_table
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
+
+log = logging.getLogger("tidestate")
 
 
 class StandaloneRunner(MeasuredByDriver, Standalone):
@@ -105,12 +110,15 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             return list(self.stream(_counted(batch, count, done, total) for done, batch in enumerate(each)))
 
     def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
-        number = -1
+        number, replay = -1, None
         for number, batch in enumerate(batches):
             table = self._streams.rows(batch)
             driver = self._begin(schemas_of(table))
+            replay = self._replay(driver) if number == 0 else replay
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
+                if replay is not None:
+                    yield from replay.take(number, one_batch(driver.job.graph, table))
                 continue
             streams = one_batch(driver.job.graph, table)
             mark = _mark(driver.job.graph, streams)
@@ -122,7 +130,12 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                         code="input-differs",
                         batch=number,
                     )
+                if replay is not None:
+                    yield from replay.take(number, streams)
                 continue
+            if replay is not None:
+                yield from replay.finish()
+                replay = None
             yield _take(driver, streams, Position(input=InputPosition(number + 1, mark)))
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
@@ -133,15 +146,50 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 expected=held.batches,
                 found=number + 1,
             )
+        if replay is not None:
+            yield from replay.finish()
 
     def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         driver = self._begin(self._streams.schemas(source.schema))
+        replay = self._replay(driver)
+        if replay is not None:
+            yield from self._read_again(driver, replay, source)
         for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
             mark = _mark(driver.job.graph, streams)
             yield _take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
+
+    def _replay(self, driver: Driver[Batches, pa.Table]) -> InputReplay | None:
+        """The replay of the input that the policy asks for; None where nothing is missing."""
+        lacks = self._policy.messages == "replay" and rebuilt(driver.job.graph, driver.head)
+        return InputReplay(driver) if lacks and not driver.head.drained else None
+
+    def _read_again(
+        self, driver: Driver[Batches, pa.Table], replay: InputReplay, source: SeekableInput
+    ) -> Iterator[pa.Table]:
+        """What a source has up to the newest checkpoint, for a replay. Where it does not have it any more, the job
+        goes on without.
+        """
+        start = None if replay.start is None else _position(replay.start)
+        goal = position = _position(driver.head)
+        pairs, number = _sought_pairs(source, start), replay.first
+        while not replay.over and not (reached(start, goal) or (number > replay.first and reached(position, goal))):
+            try:
+                pair = next(pairs, None)
+            except TidestateError:
+                raise
+            except Exception as error:
+                log.error(NOT_READ_AGAIN, f"position {start!r}", type(error).__name__, error)
+                break
+            if pair is None:
+                break
+            position, batch = pair
+            yield from replay.take(number, one_batch(driver.job.graph, self._streams.rows(batch)))
+            number += 1
+        pairs.close()
+        yield from replay.finish()
 
     def position(self) -> Any:
         newest = self._driver.head if self._driver is not None else newest_at(self._root)
@@ -260,7 +308,7 @@ def _counted(value: Any, count: Callable[[str, int, int | None], None], done: in
     return value
 
 
-def _sought_pairs(source: SeekableInput, position: Any) -> Iterator[tuple[Any, Batch]]:
+def _sought_pairs(source: SeekableInput, position: Any) -> Generator[tuple[Any, Batch]]:
     """What a source has after a position. Raises `UsageError` for what is no pair of a position and a batch."""
     pairs = source.seek(position)
     for pair in pairs if isinstance(pairs, Iterable) else [pairs]:

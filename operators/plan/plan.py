@@ -467,6 +467,10 @@ class WindowedPlan(Plan):
         return {name: values.cast(self.bound_type) for name, values in bounds if name not in rejected.column_names}
 
 
+BY_WATERMARK = "what its CTIs or buffers did with a message depends on what had come before it"
+"""Why a replay cannot put back messages that a watermark has rejected, changed or held."""
+
+
 class Loss(NamedTuple):
     """Messages were lost: the checkpoint ``since`` which they are missing, and the watermark that it had."""
 
@@ -492,6 +496,16 @@ class ReplayedPlan(Plan):
     @abstractmethod
     def replayable(self) -> tuple[str, ...]:
         """The state tables whose rows a replay of the input puts back if their files were lost."""
+
+    @property
+    @abstractmethod
+    def not_replayable(self) -> str:
+        """Why a replay cannot put back messages that are stored; empty where it can, or where none are stored."""
+
+    @property
+    @abstractmethod
+    def stored_under(self) -> dict[str, tuple[str, ...]]:
+        """By the table that has the identities of messages: the tables with those of them that are not missing."""
 
     @property
     def may_stand(self) -> bool:

@@ -22,6 +22,7 @@ from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.origins import with_sources
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.query import QueryOnSpark
+from tidestate.operators.spark.replay import check_read_again
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
@@ -87,6 +88,8 @@ class JobOnSpark(StreamJob, SparkJob):
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))
         self.fit_sinks(graph)
+        if self.policy.messages == "replay":
+            check_read_again(self.stream)
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
@@ -115,7 +118,7 @@ class JobOnSpark(StreamJob, SparkJob):
             retain=self.retain,
             metrics=self.metrics,
         )
-        query.begin(stream, self.spark_trigger, self.listeners)
+        query.begin(stream, self.spark_trigger, self.listeners, replays=self.policy.messages == "replay")
         return query
 
 

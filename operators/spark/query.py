@@ -7,6 +7,7 @@ own.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,13 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.replay_start import (
+    NOT_READ_AGAIN,
+    lacking_text,
+    rebuilt,
+    replay_start,
+    warn_of_lacking,
+)
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
@@ -39,6 +47,7 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
 )
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile
+from tidestate.operators.spark.replay import read_again
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
@@ -56,6 +65,8 @@ from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
+
+log = logging.getLogger("tidestate")
 
 
 class Ticker:
@@ -156,8 +167,11 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         stream: DataFrame,
         trigger: dict[str, str | bool] | None,
         listeners: Sequence[StreamingQueryListener] = (),
+        *,
+        replays: bool = False,
     ) -> None:
-        """Deliver what the last run has left undelivered, then start. Raises `UsageError` for a drained checkpoint.
+        """Deliver what the last run has left undelivered, then start; with ``replays`` once messages that were lost
+        are back. Raises `UsageError` for a drained checkpoint.
 
         Blocks while the sink refuses.
         """
@@ -166,6 +180,8 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             with self._driver.lock:
                 self._driver.deliver()
                 self._job.check_open()
+            if replays and rebuilt(self._job.graph, self._job.head):
+                self._replay(stream)
             objects = self._job.checkpoint.objects
             name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
             writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
@@ -331,6 +347,43 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             head = self._job.head
         counters = head.counters if head.id > before else {}  # not if the query was stopped while a sink held it
         return sum(count for name, count in counters.items() if name.rpartition(".")[2] == PUT_BACK)
+
+    def _replay(self, stream: DataFrame) -> None:
+        """Put back what was lost, by reading the stream again. Where a source has it no more, the job goes on
+        without. Raises what a checkpoint does that cannot be made.
+        """
+        job, failures = self._job, list[BaseException]()
+        start = replay_start(job.checkpoint, job.head, job.graph)
+        log.info(
+            "replay: the stream is read again from %s", "its beginning" if start is None else f"checkpoint {start.id}"
+        )
+        before = job.head.id
+
+        def put_back(rows: DataFrame) -> None:
+            if not rebuilt(job.graph, job.head):
+                return
+            try:
+                with self._driver.lock, self._described():
+                    self._driver.rebuild(SparkRows(configured(rows)))
+            except BaseException as error:
+                failures.append(error)
+                raise
+            log.info("replay: %s", lacking_text(job.graph, job.head) or "all messages are back")
+
+        try:
+            read_again(stream, job.checkpoint, start, job.plan.name, put_back)
+        except Exception as error:
+            if failures:
+                raise failures[0] from None
+            log.error(
+                NOT_READ_AGAIN,
+                "the beginning" if start is None else f"checkpoint {start.id}",
+                type(error).__name__,
+                error,
+            )
+        if job.head.id == before:
+            put_back(self._platform.session.createDataFrame([], stream.schema))
+        warn_of_lacking(job.graph, job.head)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. An error ends the query, and `awaitTermination` raises it."""

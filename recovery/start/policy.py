@@ -11,7 +11,7 @@ from tidestate.statestore.errors import UsageError
 Second = Literal["takeover", "refuse"]
 Damaged = Literal["stop", "reset"]
 SparkDiffers = Literal["rewrite", "stop"]
-LostMessages = Literal["stop", "rebuild", "forget"]
+LostMessages = Literal["stop", "rebuild", "replay", "forget"]
 Dropped = Literal["ask", "refuse", "accept"]
 
 
@@ -24,10 +24,11 @@ class Policy:
     which is not published) or refuse to start (``"refuse"``). ``damaged``: if the newest checkpoint is damaged or
     gone, ``"stop"``, or ``"reset"`` to the newest intact one. ``spark``: if Spark's own checkpoint differs from ours,
     ``"rewrite"`` it or ``"stop"``. ``messages``: if files of stored messages are damaged or gone, ``"stop"``, or
-    start without them, for a ``"rebuild"``; or ``"forget"`` all that is missing, also from an earlier loss.
-    ``dropped``: if a changed job lacks what stored values belong to, drop them unless that may be a renaming
-    (``"ask"``), never (``"refuse"``), or always (``"accept"``). Raises `UsageError` for any other value, and for a
-    rebuild or ``forget`` with a reset.
+    start without them: for a ``"rebuild"`` by hand, or a ``"replay"``, for which the job reads its source again by
+    itself; or ``"forget"`` all that is missing, also from an earlier loss. ``dropped``: if a changed job lacks what
+    stored values belong to, drop them unless that may be a renaming (``"ask"``), never (``"refuse"``), or always
+    (``"accept"``). Raises `UsageError` for any other value, and for a
+    rebuild, a replay or ``forget`` with a reset.
     """
 
     second: Second = "takeover"
@@ -48,8 +49,8 @@ class Policy:
         if both or any(choice not in get_args(known) for choice, known in choices):
             raise UsageError(
                 "the policy must be Policy(second=takeover|refuse, damaged=stop|reset, spark=rewrite|stop, "
-                "messages=stop|rebuild|forget, dropped=ask|refuse|accept), and damaged=reset cannot be combined "
-                "with messages=rebuild|forget",
+                "messages=stop|rebuild|replay|forget, dropped=ask|refuse|accept), and damaged=reset cannot be "
+                "combined with messages=rebuild|replay|forget",
                 code="policy",
                 second=self.second,
                 damaged=self.damaged,

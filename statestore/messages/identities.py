@@ -6,6 +6,8 @@ a time, or an offset. A row that comes back after that is refused for its age by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
 
@@ -15,7 +17,7 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.table.sorting import ranks
+from tidestate.statestore.table.sorting import lasts, ranks, shared_ranks
 
 
 def is_known(view: StateView, identities: TableSpec, rows: pa.Table) -> Flags:
@@ -38,6 +40,20 @@ def unknown_rows(view: StateView, identities: TableSpec, rows: pa.Table) -> pa.T
     rows = rows if once.all() else rows.filter(pa.array(once))
     known = is_known(view, identities, rows)
     return rows.filter(pa.array(~known)) if known.any() else rows
+
+
+def known_rows(view: StateView, identities: TableSpec) -> pa.Table:
+    """All rows of a table of identities."""
+    return pa.concat_tables([identities.schema.empty_table(), *view[identities.name].scan()])
+
+
+def without_stored(view: StateView, identities: TableSpec, known: pa.Table, stored: Iterable[str]) -> pa.Table:
+    """Those ``known`` rows of a table of identities whose identity none of the tables ``stored`` has."""
+    names = identities.key_names
+    parts = [part.select(names) for table in stored for part in view[table].scan()]
+    there = pa.concat_tables([known.schema.empty_table().select(names), *parts])
+    (own, others), count = shared_ranks([known.select(names), there])
+    return known.filter(pa.array((lasts(others, count) < 0)[own]))
 
 
 def remember(identities: TableSpec, rows: pa.Table, until: Values, bound: int | None) -> TableChanges:

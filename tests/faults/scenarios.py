@@ -123,6 +123,14 @@ OWN_KINDS: dict[str, Kind] = {
             .accumulation("retracting")
         )
     ),
+    "messages": Kind(
+        lambda: (
+            _windows(ts.sliding("20 seconds", "10 seconds"), n=agg.count(), all=agg.list("v"))
+            .allowed_lateness("30 seconds")
+            .accumulation("retracting")
+            .messages("o")
+        )
+    ),
     "retained sessions": Kind(
         lambda: (
             _windows(ts.sessions("4 seconds"), n=agg.count(), s=agg.sum("v"))
@@ -214,6 +222,16 @@ def damaged(world: World) -> None:
             if taken is not None and taken.batches < 4:
                 break
         world.place.damage(f"{world.path()}/{manifest_path(number)}")
+
+
+def lost(world: World) -> None:
+    """The files of stored messages are cut."""
+    newest = world.checkpoint().newest()
+    assert newest is not None
+    for operator in newest.manifest.operators.values():
+        for ref in operator.files:
+            if ref.table == "messages":
+                world.place.damage(f"{world.path()}/{ref.path}")
 
 
 def _ignored(_found: object) -> None:
@@ -338,6 +356,9 @@ SCENARIOS: dict[str, Scenario] = {
             fed("retained sessions", BATCHES, "fork", first=1),
         ),
         roots=("root", "fork"),
+    ),
+    "replay": Scenario(
+        (fed("messages", 4), lost, fed("messages", BATCHES, policy=ts.Policy(messages="replay"), drain=True))
     ),
 }
 SIMILAR = (

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tests.helpers.internals import operator_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
-from tests.twins.join import SIDES, Asked, Pane, Row
+from tests.twins.join import SIDES, Asked, Pane, Row, Window
 from tidestate.recovery.log.manifest import Rebuilding
 
 TABLES = ("left", "right")
@@ -30,6 +30,21 @@ def stream(pick: random.Random) -> list[list[Row]]:
         batches.append([*batch, *pick.choices([*batch, *had], k=pick.choice([0, 2]))])
         had += batch
     return batches
+
+
+def drawn(pick: random.Random) -> Asked:
+    """A join whose lost rows can be put back."""
+    chosen: dict[str, Any] = {
+        "on": pick.random() < 0.8,
+        "large": pick.random() < 0.5,
+        "late": pick.choice([0, 6, 20]),
+    }
+    if pick.random() < 0.25:
+        chosen["window"] = Window(10, 10)
+    else:
+        chosen["low"], chosen["high"] = pick.choice([(-3, 3), (0, 15), (-12, -2), (2, 7), (None, 4), (1, None)])
+        chosen["in_order"] = pick.random() < 0.2
+    return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
 
 
 class Joined:

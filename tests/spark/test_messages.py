@@ -21,6 +21,7 @@ from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate import Aggregation, GroupedStream, agg, trigger
 from tidestate.operators.inspect.query import query
+from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
@@ -188,3 +189,50 @@ def window_of(order: Order) -> tuple[int, str]:
 
 def rows_of(root: Path) -> list[Any]:
     return [row for rows in output(root, "panes").values() for row in rows]
+
+
+def test_a_job_whose_message_store_was_lost_reads_its_files_again_by_itself(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is what it would have been, and of its files only those are read that had what is missing."""
+    caplog.set_level("INFO", "tidestate")
+    job, folder, root = TIMES.accumulation("retracting"), tmp_path / "orders", tmp_path / "root"
+    folder.mkdir()
+    stream = spark.readStream.schema("offset long, value long, time timestamp")
+    stream = stream.option("maxFilesPerTrigger", 1).parquet(str(folder)).where("value >= 0")
+    old = (0, 3, (8, 40, 0))
+    for batches in ([[old]], BATCHES[:2], BATCHES[2:]):
+        for messages in batches:
+            rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
+            write(folder, len(list(folder.glob("*.parquet"))), pa.Table.from_pylist(rows, ORDERS))
+        policy = ts.Policy(messages="replay")
+        running = job.on_spark(stream, checkpoint=root, partitions=2, policy=policy).start()
+        running.processAllAvailable()
+        running.stop()
+        if batches == BATCHES[:2]:
+            assert "replay" not in caplog.text
+            assert lose(root)
+    assert "all messages are back" in caplog.text
+    panes = [(*row[:4], row[6]) for row in rows_of(root)]
+    first, second = (clock(8, 59), clock(9, 0)), (clock(9, 0), clock(9, 1))
+    assert panes == [
+        (clock(8, 40), clock(8, 41), 3, [0], "emit"),
+        (*first, 0, [1], "emit"),
+        (*second, 5, [2], "emit"),
+        (*first, 0, [1], "retract"),
+        (*first, 9, [1, 3], "emit"),
+    ]
+    assert not query(root).incomplete_windows().num_rows
+    kinds = [one["kind"] for one in evidence.manifests(root)]
+    assert kinds.count("feed") == 1, "the first file is not read again, as its window is over"
+
+
+def test_a_stream_that_cannot_be_read_again_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    policy = ts.Policy(messages="replay")
+    rate = spark.readStream.format("rate").load().selectExpr("value offset", "value", "timestamp time")
+    (tmp_path / "orders").mkdir()
+    cleaned = spark.readStream.schema("offset long, value long, time timestamp").option("cleanSource", "delete")
+    for stream in (rate, cleaned.parquet(str(tmp_path / "orders"))):
+        with pytest.raises(UsageError, match=r"\[replay-source\]"):
+            TIMES.on_spark(stream, checkpoint=tmp_path / "root", policy=policy).start()
+    assert not (tmp_path / "root").exists()

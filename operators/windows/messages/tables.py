@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import ApplyRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
-from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, ReplayedPlan
+from tidestate.operators.plan.plan import BY_WATERMARK, ONLY, RECEIVED, REFUSED, ReplayedPlan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
 from tidestate.operators.progress.progress import Context
@@ -134,12 +134,25 @@ class MessageWindows(GroupTables, ReplayedPlan):
 
     @property
     def replayable(self) -> tuple[str, ...]:
-        """The messages, but not where their numbers, or what a CTI or buffer did with them, depend on how they had
-        arrived; nor where a read of a window has others than it took: with lifetimes those from before its start are
-        missing, and where windows refuse messages by themselves, those of others are there.
+        return () if self.messages is None or self.not_replayable else (self.messages.name,)
+
+    @property
+    def not_replayable(self) -> str:
+        """Their numbers, or what a CTI or buffer did with them, may depend on how they had arrived; or a read of a
+        window has others than it took: with lifetimes those from before its start are missing, and where windows
+        refuse messages by themselves, those of others are there.
         """
-        by_arrival = self.by_number or self.input.watermarks.filters_rows or self._refuse_apart
-        return () if self.messages is None or by_arrival or self.touching else (self.messages.name,)
+        reasons = {
+            "the numbers of its messages depend on the order in which they arrived": self.by_number,
+            BY_WATERMARK: self.input.watermarks.filters_rows,
+            "with lifetimes a window also holds messages from before its start": self.touching,
+            "a window may have refused a message that another one has stored": self._refuse_apart,
+        }
+        return "" if self.messages is None else next((why for why, holds in reasons.items() if holds), "")
+
+    @property
+    def stored_under(self) -> dict[str, tuple[str, ...]]:
+        return {} if self.messages is None else {self.identities.seen.name: (self.messages.name,)}
 
     @property
     def _refuse_apart(self) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
-from tests.helpers.lost_joins import TABLES, Joined, stream
+from tests.helpers.lost_joins import TABLES, Joined, drawn, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
@@ -51,21 +51,6 @@ class LosingTwin(Twin):
     def passed(self) -> Counter[Pane]:
         self.lost = [one for one in self.lost if not self.forgotten(one.row)]
         return super().passed()
-
-
-def drawn(pick: random.Random) -> Asked:
-    """A join whose lost rows can be put back."""
-    chosen: dict[str, Any] = {
-        "on": pick.random() < 0.8,
-        "large": pick.random() < 0.5,
-        "late": pick.choice([0, 6, 20]),
-    }
-    if pick.random() < 0.25:
-        chosen["window"] = Window(10, 10)
-    else:
-        chosen["low"], chosen["high"] = pick.choice([(-3, 3), (0, 15), (-12, -2), (2, 7), (None, 4), (1, None)])
-        chosen["in_order"] = pick.random() < 0.2
-    return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
 
 
 @settings(max_examples=40 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

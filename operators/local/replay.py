@@ -1,0 +1,83 @@
+"""The replay of a standalone run by itself: input that the checkpoint contains is read again, for lost messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.replay_start import lacking_text, rebuilt, replay_start, warn_of_lacking
+from tidestate.operators.engine.transport import Batches
+from tidestate.recovery.log.manifest import Manifest
+
+log = logging.getLogger("tidestate")
+
+PIECE_BYTES = 64 << 20
+"""So many bytes of rows that are read again are put back at once: each time is a checkpoint, which reads all stored
+messages.
+"""
+
+
+class InputReplay:
+    """Puts back what operators lack, from batches that were taken before. ``start``: the checkpoint after which it
+    begins, None for the beginning of the input.
+    """
+
+    def __init__(self, driver: Driver[Batches, pa.Table]) -> None:
+        self._driver = driver
+        self.start: Manifest | None = replay_start(driver.job.checkpoint, driver.head, driver.job.graph)
+        taken = self.start.input if self.start is not None else None
+        self.first = taken.batches if taken is not None else 0
+        """The number of the first batch that it reads."""
+        self._pieces: list[Mapping[str, pa.Table]] = []
+        self._batches = self._bytes = 0
+        log.info("replay: the input is read again from %s", f"batch {self.first}" if self.first else "its beginning")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is missing any more."""
+        return not rebuilt(self._driver.job.graph, self._driver.head)
+
+    def take(self, number: int, streams: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+        """A batch by its number, or one after the others. Yields the panes of a checkpoint that it makes."""
+        if number < self.first or self.over:
+            return
+        self._pieces.append(streams)
+        self._batches += 1
+        self._bytes += sum(rows.nbytes for rows in streams.values())
+        if self._bytes >= PIECE_BYTES:
+            yield self._put_back()
+
+    def finish(self) -> Iterator[pa.Table]:
+        """Put back the rest, and count again what is missing. Yields the panes of the checkpoint."""
+        if not self.over:
+            yield self._put_back()
+        warn_of_lacking(self._driver.job.graph, self._driver.head)
+
+    def _put_back(self) -> pa.Table:
+        driver, pieces = self._driver, self._pieces or [{}]
+        self._pieces, self._bytes = [], 0
+        manifest = driver.rebuild(pieces)
+        log.info(
+            "replay: %d batches read again; %s",
+            self._batches,
+            lacking_text(driver.job.graph, manifest) or "all messages are back",
+        )
+        return driver.rows(manifest)
+
+
+def reached(position: Any, goal: Any) -> bool:
+    """Whether a position is ``goal`` or behind it, where that can be said: numbers are compared, in lists and
+    mappings each with each.
+    """
+    if position == goal:
+        return True
+    numbers = all(isinstance(side, int | float) for side in (position, goal))
+    if isinstance(position, Mapping) and isinstance(goal, Mapping):
+        return all(name in position and reached(position[name], bound) for name, bound in goal.items())
+    if isinstance(position, list | tuple) and isinstance(goal, list | tuple):
+        return len(position) == len(goal) and all(map(reached, position, goal))
+    return numbers and position >= goal

@@ -1,0 +1,287 @@
+"""A run whose message files were lost reads its input again by itself, and is what it would have been."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import tidestate as ts
+from tests.helpers.join_jobs import SCHEMA as SIDE_SCHEMA
+from tests.helpers.join_jobs import described
+from tests.helpers.join_jobs import table as side_table
+from tests.helpers.lost_joins import TABLES, drawn
+from tests.helpers.lost_joins import stream as rows_of_sides
+from tests.helpers.lost_messages import lose, noted
+from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, plain, store_config, stream, table
+from tests.helpers.process import LONG
+from tests.twins.join import SIDES, Asked, Window
+from tidestate import Aggregation, agg
+from tidestate.operators.inspect.query import query
+from tidestate.operators.local import replay as module
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.errors import UsageError
+
+REPLAY = Policy(messages="replay")
+KINDS = [name for name in WINDOWS if name != "counted"]
+
+
+class Log:
+    """Batches behind positions of their own; ``read``: which were. Those before ``kept`` are gone."""
+
+    def __init__(self, batches: list[Any], schema: Any = SCHEMA, kept: int = 0) -> None:
+        self.batches, self.schema, self.kept = batches, schema, kept
+        self.read: list[int] = []
+
+    def seek(self, position: Any) -> Iterator[tuple[Any, Any]]:
+        first = 0 if position is None else position["next"]
+        if first < self.kept:
+            raise OSError(f"batch {first} is gone")
+        for number in range(first, len(self.batches)):
+            self.read.append(number)
+            yield {"next": number + 1}, self.batches[number]
+
+
+def head_of(root: Path) -> Manifest:
+    newest = Checkpoint.open(root).newest()
+    assert newest is not None
+    return newest.manifest
+
+
+def messages_of(root: Path) -> list[Any]:
+    return sorted(plain(query(root).state("messages")), key=repr)
+
+
+def disturbed(
+    job: Any, batches: list[Any], root: Path, chance: random.Random, schema: Any, names: tuple[str, ...], store: Any
+) -> list[tuple[Any, ...]]:
+    """The panes of a job that loses files at random, between runs of random length of both kinds of input."""
+    panes: list[tuple[Any, ...]] = []
+    done, seeks = 0, chance.random() < 0.5
+    while done < len(batches):
+        done = min(len(batches), done + chance.randint(1, 3))
+        runner = job.standalone(checkpoint=root, policy=REPLAY, store=store, partitions=2)
+        given = batches[:done]
+        panes += plain(runner.run(Log(given, schema) if seeks else iter(given)))
+        assert all(one.rebuilding is None for one in head_of(root).operators.values())
+        if chance.random() < 0.3:
+            folder = Checkpoint.open(root)
+            pin(folder, chance.choice(folder.present_ids()))
+        if chance.random() < 0.3:
+            collect(Checkpoint.open(root), CheckpointRetention(newest=2, grace="0 seconds"))
+        lose(root, chance, names)
+        # A join may count rows twice after a rescale.
+        if chance.random() < 0.2 and names != TABLES:
+            rescale(root, head_of(root).partitions + 1)
+    runner = job.standalone(checkpoint=root, policy=REPLAY, store=store)
+    panes += plain(runner.run(Log(batches, schema) if seeks else batches))
+    return panes
+
+
+@settings(max_examples=40 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 9999), name=st.sampled_from(KINDS), store=st.sampled_from(("memory", "parquet")))
+@example(seed=2, name="sliding", store="memory")
+def test_windows_are_those_of_a_job_that_lost_nothing(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, name: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, folder = random.Random(seed), tmp_path_factory.mktemp("replay")
+    # Identities expire before a long session.
+    job = description(WINDOWS[name], "retracting", "k", 200 if name == "session" else 20)
+    job = job.messages(identity=("part", "at"))
+    batches = [table(batch) for batch in stream(seed, batches=8, size=7)]
+    wanted = plain(job.standalone(checkpoint=folder / "whole", partitions=2).run(batches))
+    monkeypatch.setattr(module, "PIECE_BYTES", chance.choice([1, 1000, 10**9]))
+    config = store_config(store, folder / "cache")
+    found = disturbed(job, batches, folder / "made", chance, SCHEMA, ("messages",), config)
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    assert messages_of(folder / "made") == messages_of(folder / "whole")
+
+
+@settings(max_examples=40 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_joins_are_those_of_a_job_that_lost_nothing(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    chance, folder = random.Random(seed), tmp_path_factory.mktemp("replay")
+    asked = drawn(chance)
+    asked = Asked(**{**vars(asked), "how": chance.choice(["inner", "left", "full"]), "in_order": False})
+    job = described(asked)
+    batches = [
+        {side: side_table([one for one in batch if one.side == side]) for side in SIDES}
+        for batch in rows_of_sides(chance)
+    ]
+    wanted = plain(job.standalone(checkpoint=folder / "whole", partitions=2).run(batches))
+    schema = {"left": SIDE_SCHEMA, "right": SIDE_SCHEMA}
+    found = disturbed(job, batches, folder / "made", chance, schema, TABLES, store_config("memory", folder))
+    assert sorted(found, key=repr) == sorted(wanted, key=repr), asked
+
+
+BATCHES = [table(batch) for batch in stream(5, batches=8, size=7)]
+
+
+def windows(name: str = "tumbling") -> Aggregation:
+    return description(WINDOWS[name], "retracting", allowed=6).messages(identity=("part", "at"))
+
+
+def test_the_newest_position_before_what_is_missing_is_read_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tidestate")
+    windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
+    assert lose(tmp_path)
+    source = Log(BATCHES)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    first = source.read[0]
+    assert first > 0
+    assert source.read == [*range(first, 7), 7]
+    assert f"replay: the input is read again from batch {first}" in caplog.text
+    assert "all messages are back" in caplog.text
+    # Nothing is read in vain: the first batch has a message that was missing.
+    there = {(row["origin"], row["offset"]) for row in query(tmp_path, checkpoint=10).state("messages").to_pylist()}
+    assert there & {(row["part"], row["at"]) for row in BATCHES[first].to_pylist()}
+
+
+def test_checkpoints_that_are_pinned_have_positions_and_without_any_it_is_the_beginning(tmp_path: Path) -> None:
+    for name, kept in (("none", False), ("pinned", True)):
+        root = tmp_path / name
+        windows().standalone(checkpoint=root).run(Log(BATCHES[:7]))
+        folder = Checkpoint.open(root)
+        if kept:
+            pin(folder, 3)  # after the fence and two batches
+        collect(folder, CheckpointRetention(newest=1, grace="0 seconds"))
+        lose(root)
+        source = Log(BATCHES)
+        windows().standalone(checkpoint=root, policy=REPLAY).run(source)
+        assert source.read[0] == (2 if kept else 0)
+        assert head_of(root).operators["windows"].rebuilding is None
+
+
+def test_a_source_that_has_nothing_that_old_is_reported_and_the_job_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
+    lose(tmp_path)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job.run(Log(BATCHES, kept=7))
+    assert "the source could not be read again from position" in caplog.text
+    assert "batch" in caplog.text
+    assert job.position() == {"next": 8}
+    rebuilding = head_of(tmp_path).operators["windows"].rebuilding
+    assert rebuilding is not None
+    assert rebuilding.lacking
+    job.rebuild(BATCHES)
+    assert head_of(tmp_path).operators["windows"].rebuilding is None
+
+
+def test_what_a_replay_by_the_job_lacks_the_next_start_looks_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
+    lose(tmp_path)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:7], kept=7))
+    assert "the next start with this policy looks for them again" in caplog.text
+    source = Log(BATCHES)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source, drain=True)
+    whole = windows().standalone(checkpoint=tmp_path / "whole").run(BATCHES, drain=True)
+    assert head_of(tmp_path).operators["windows"].rebuilding is None
+    assert whole.num_rows
+    again = Log(BATCHES)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(again)
+    assert again.read == [], "a drained checkpoint lacks nothing"
+
+
+def test_nothing_is_read_again_where_nothing_is_lost(tmp_path: Path) -> None:
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:3]))
+    source = Log(BATCHES[:5])
+    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    assert source.read == [3, 4]
+
+
+def test_history_is_no_part_of_the_source(tmp_path: Path) -> None:
+    windows().standalone(checkpoint=tmp_path).bootstrap(BATCHES[0])
+    lose(tmp_path)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job.run(Log(BATCHES[1:3]))
+    assert noted(head_of(tmp_path).operators["windows"].rebuilding) is not None
+    job.rebuild(BATCHES[0])
+    assert head_of(tmp_path).operators["windows"].rebuilding is None
+
+
+@pytest.mark.parametrize(
+    ("position", "goal", "there"),
+    [
+        (3, 3, True),
+        (4, 3, True),
+        (2, 3, False),
+        ({"a": 3, "b": [1, 2]}, {"a": 2, "b": [1, 2]}, True),
+        ({"a": 3, "b": [1, 1]}, {"a": 2, "b": [1, 2]}, False),
+        ({"a": 3}, {"a": 2, "b": 1}, False),
+        ([1], [1, 2], False),
+        ("0/AB", "0/AB", True),
+        ("0/AC", "0/AB", False),
+        (None, 3, False),
+    ],
+)
+def test_a_position_is_reached(position: Any, goal: Any, there: bool) -> None:
+    assert module.reached(position, goal) is there
+
+
+def lifetimes() -> Aggregation:
+    living = ts.stream(event_time="t", lifetime=ts.lifetime("v")).group_by("k")
+    job = living.window(ts.tumbling("6 seconds", of="lifetime")).aggregate(total=agg.sum("at"))
+    return job.messages(identity=("part", "at"), retain=ts.Retention(messages=9))
+
+
+def chained() -> Aggregation:
+    first = description(WINDOWS["tumbling"], allowed=0).named("first")
+    both = first.group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.list("n"))
+    return both.messages(identity=("total", "n")).named("last")
+
+
+BY_WINDOW = description(WINDOWS["sliding"]).allowed_lateness("0 seconds", rule="window").retain_windows("90 seconds")
+SIDES_OF_ROWS = {"left": SIDE_SCHEMA, "right": SIDE_SCHEMA}
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "counted": (windows("counted"), SCHEMA, "the numbers of its messages"),
+    "by window": (BY_WINDOW.messages(identity=("part", "at")), SCHEMA, "that another one has stored"),
+    "reads panes": (chained(), SCHEMA, "it reads panes of another operator"),
+    "without offsets": (described(Asked(low=0, high=9)), SIDES_OF_ROWS, "identity=True"),
+    "overlap": (described(Asked(window=Window(6, 2), named=True)), SIDES_OF_ROWS, "windows that overlap"),
+    "updates": (described(Asked(low=0, high=9, named=True, updates=(4, 4))), SIDES_OF_ROWS, "update periods"),
+    "own": (
+        described(Asked(own=(Window(6, 6), None), named=True, spans=(None, 20))),
+        SIDES_OF_ROWS,
+        "windows of each side",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_not_be_put_back_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
+    job, schema, why = REFUSED[name]
+    with pytest.raises(UsageError, match=r"\[not-replayable\]") as caught:
+        job.standalone(checkpoint=tmp_path, policy=REPLAY).run(Log([], schema))
+    assert why in str(caught.value.context["operators"])
+    assert Checkpoint.open(tmp_path).newest() is None, "nothing was written"
+    (refused,) = job.plan(tmp_path / "new", schema=schema, policy=REPLAY).refusals
+    assert refused.code == "not-replayable"
+
+
+def test_a_job_without_messages_and_one_by_hand_are_refused(tmp_path: Path) -> None:
+    bare = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.count())
+    with pytest.raises(UsageError, match=r"\[no-messages\]"):
+        bare.standalone(checkpoint=tmp_path / "bare", policy=REPLAY).run(Log(BATCHES))
+    made = windows().harness(SCHEMA, folder=tmp_path / "hand")
+    with pytest.raises(UsageError, match=r"\[replay-source\]"):
+        made.restart(REPLAY)
+    with pytest.raises(UsageError, match=r"\[policy\]"):
+        Policy(messages="replay", damaged="reset")
