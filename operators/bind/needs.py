@@ -29,7 +29,7 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
         yield "panes-by-element/1"
     if isinstance(plan, GroupTables) and any(spec.name == EDGES for spec in plan.tables):
         yield "edges-in-windows/1"
-    if any(isinstance(one, BufferProgress) for one in plan.input.watermarks.generator.of_sides.values()):
+    if any(isinstance(claimant, BufferProgress) for claimant in plan.input.watermarks.generator.of_sides.values()):
         yield "buffers-by-side/1"
     if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
         yield "unordered-identity/1"

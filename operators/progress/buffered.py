@@ -130,8 +130,8 @@ class BufferProgress(
     def of_side(self, columns: SideColumns) -> BufferProgress:
         """The same over the columns of several sides: the origins are those of this side alone."""
         names = {field: getattr(self, field) for field in _COLUMNS}
-        renamed = {field: columns.in_stream(name) for field, name in names.items() if isinstance(name, str)}
-        return msgspec.structs.replace(self, **renamed)
+        columns_there = {field: columns.in_stream(name) for field, name in names.items() if isinstance(name, str)}
+        return msgspec.structs.replace(self, **columns_there)
 
     def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
         """Nothing has arrived from these origins."""

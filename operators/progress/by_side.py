@@ -138,10 +138,10 @@ class BySide(
 
     def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
         """The states of all sides before the first rows. A side that is declared itself has no declared sources."""
-        declared: list[str] = list(names)
+        sources: list[str] = list(names)
         buffers: dict[str, BufferState] = {}
         for name, settings in self.sides.items():
-            of_side = [source for source in declared if source != name and _side_of(source) == name]
+            of_side = [source for source in sources if source != name and _side_of(source) == name]
             buffers |= settings.reader.begin(of_side, name).buffers
         return GeneratorState(buffers=buffers)
 
@@ -191,8 +191,10 @@ class BySide(
             side_sources = [source for source in sources if _side_of(source) == name]
             # A generator sees the states of all sides, to import CTIs, but moves those of its own side alone.
             side_state, side_reports = self.sides[name].reader.combine(state, side_claims, side_sources, now_us, name)
-            own = _of_sides(side_state.advances, {name}), _of_sides(side_state.buffers, {name})
-            state = GeneratorState(state.advances | own[0], state.buffers | own[1])
+            state = GeneratorState(
+                state.advances | _of_sides(side_state.advances, {name}),
+                state.buffers | _of_sides(side_state.buffers, {name}),
+            )
             reports.append(_of_sides(side_reports, {name}))
         return state, merged(reports)
 

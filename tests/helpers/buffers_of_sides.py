@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 import tidestate as ts
+from tests.helpers.join_jobs import SECOND, TIME
 from tests.twins.buffered_join import Chunk
 from tests.twins.join import SIDES, Asked, Pane, Row
 from tidestate import Stream, watermark
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.streams.stream import JoinedStream
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
         *(("key", pa.string()), ("t", TIME), ("value", pa.int64()), ("off", pa.int64())),
@@ -44,7 +43,7 @@ def progress(patience: int | None = None) -> BufferProgress:
 
 
 def side(name: str, declared: dict[str, list[int]], patience: int | None = None) -> Stream:
-    """A side with buffers."""
+    """A stream whose sources are the origins of its buffers."""
     numbered = ts.stream(name, event_time="t", offset="off")
     return numbered.watermark(progress(patience), sources=[str(one) for one in declared.get(name, [])])
 

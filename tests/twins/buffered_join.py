@@ -42,7 +42,7 @@ class Origin:
         last = [chunk.number for chunk in chunks.values() if chunk.last]
         return bool(last) and set(chunks) == set(range(last[0] + 1))
 
-    def has(self, chunk: Chunk) -> bool:
+    def holds(self, chunk: Chunk) -> bool:
         """Whether this chunk came before, or belongs to what is over."""
         before = chunk.sequence <= self.prefix or chunk.number in self.chunks.get(chunk.sequence, {})
         return before or self.ended
@@ -55,15 +55,14 @@ class Origin:
 
     def goes_on(self, now: int, patience: int | None) -> None:
         """Extend the prefix; give a gap up that has lasted for too long."""
-        grown = self._extend()
-        if grown:
+        if self._extend():
             self.since = None
-        later = [number for number in self.chunks if number > self.prefix]
-        if not later:
+        pending = [number for number in self.chunks if number > self.prefix]
+        if not pending:
             self.since = None
             return
         self.since = now if self.since is None else self.since
-        whole = [number for number in later if self.whole(number)]
+        whole = [number for number in pending if self.whole(number)]
         if patience is not None and whole and now - self.since > patience:
             gone = range(self.prefix + 1, min(whole))
             self.given_up |= {*gone}
@@ -99,7 +98,7 @@ class BufferedTwin(Twin):
             origin = self.origins[chunk.side].get(chunk.origin, Origin())
             if chunk.sequence in origin.given_up and not origin.ended:
                 self.refused["gap_given_up"] += len(chunk.rows)
-            elif origin.has(chunk):
+            elif origin.holds(chunk):
                 self.refused["duplicate_buffer"] += len(chunk.rows)
             else:
                 taken += chunk.rows
@@ -130,9 +129,9 @@ class BufferedTwin(Twin):
                 if not origin.ended:
                     origin.goes_on(self.now, self.patience)
                     origin.ended = origin.final is not None and origin.prefix >= origin.final
-        all_of_them = [one for origins in self.origins.values() for one in origins.values()]
-        open_ones = [one.mark for one in all_of_them if not one.ended]
-        open_ones += [-NEVER for origins in self.origins.values() if not origins]
-        reached = min(open_ones) if open_ones else max(one.mark for one in all_of_them)
+        origins_of_all = [one for origins in self.origins.values() for one in origins.values()]
+        marks = [one.mark for one in origins_of_all if not one.ended]
+        marks += [-NEVER for origins in self.origins.values() if not origins]
+        reached = min(marks) if marks else max(one.mark for one in origins_of_all)
         mark = max(reached, -NEVER if self.watermark is None else self.watermark)
         return None if mark == -NEVER else mark

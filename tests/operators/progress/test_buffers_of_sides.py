@@ -11,14 +11,13 @@ import pytest
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.internals import job_of
+from tests.helpers.join_jobs import SECOND, TIME
 from tidestate import OperatorStream, Stream, agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.metrics import families_of, gaps_of_progress
 from tidestate.operators.progress.progress import Progress
 from tidestate.statestore.errors import UsageError
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
         *(("t", TIME), ("k", pa.string()), ("v", pa.int64()), ("o", pa.int64()), ("s", pa.int64()), ("m", TIME)),

@@ -19,13 +19,13 @@ from tests.helpers.buffers_of_sides import (
     BOUNDS,
     SCHEMA,
     SCHEMAS,
-    SECOND,
     arrivals,
     joined,
     observed,
     sent,
     tables,
 )
+from tests.helpers.join_jobs import SECOND
 from tests.helpers.process import SCRATCH, examples
 from tests.twins.buffered_join import BufferedTwin
 from tests.twins.join import SIDES, Asked, Pane
