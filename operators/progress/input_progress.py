@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins, registered
+from tidestate.operators.progress.origins import declare_origins, register_sources
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
@@ -133,7 +133,7 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     }
     sources = declared | heard
     if given:
-        state = msgspec.structs.replace(state, buffers=registered(sources, state.buffers))
+        state = msgspec.structs.replace(state, buffers=register_sources(sources, state.buffers))
     return Progress(msgspec.structs.replace(tracker, sources=sources), state)
 
 
