@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.origins import advance_origins, assigned, registered, restore, save
+from tidestate.operators.progress.origins import advance_origins, assigned, register_sources, restore, save
 from tidestate.operators.progress.progress import Claims, GeneratorState, WatermarkGenerator
 from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import Reports, SourceReport, merged
@@ -68,7 +68,7 @@ class GivenOrigins(
 
     def begin(self, names: Iterable[str], side: str = "") -> GeneratorState:
         """The declared sources have ids, and nothing has arrived from them."""
-        return GeneratorState(buffers={side: registered(names)})
+        return GeneratorState(buffers={side: register_sources(names)})
 
     def after_checks(
         self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
@@ -86,23 +86,23 @@ class GivenOrigins(
     ) -> tuple[GeneratorState, Reports]:
         """One more buffer of each source that has rows in the batch, and the watermarks that follow."""
         so_far = {*known}
-        state = began.buffers.get(side) or registered(sorted(so_far, key=_order))
-        came = {name: report for name, report in merged(one.reports for one in claims).items() if report.rows}
-        rejected = {name for piece in claims for name, report in piece.rejected.items() if report.rows}
-        # Rejected rows register no source: a damaged name would hold the watermark for ever.
-        names = sorted({*came, *(rejected & so_far)}, key=_order)
+        state = began.buffers.get(side) or register_sources(sorted(so_far, key=_order))
+        came = {name: report for name, report in merged(piece.reports for piece in claims).items() if report.rows}
+        refused_sources = {name for piece in claims for name, report in piece.rejected.items() if report.rows}
+        # Rejected rows register no source: a damaged name would hold the watermark forever.
+        names = sorted({*came, *(refused_sources & so_far)}, key=_order)
         if not names:
             return GeneratorState(buffers={side: state}), {}
         ids = assigned(names, state.ids or None)
         before = restore(state.origins)
-        reached = dict(zip(before.ids.tolist(), before.prefixes.tolist(), strict=True))
+        prefixes = dict(zip(before.ids.tolist(), before.prefixes.tolist(), strict=True))
         numbers = np.array([ids[name] for name in names], np.int64)
-        sequences = np.array([reached.get(number, 0) + 1 for number in numbers.tolist()], np.int64)
+        sequences = np.array([prefixes.get(number, 0) + 1 for number in numbers.tolist()], np.int64)
         marks = np.array([came.get(name, SourceReport()).watermark_us for name in names], np.int64)
         after = advance_origins(before, buffers(numbers, sequences, watermarks=marks)).origins
-        reached = dict(zip(after.ids.tolist(), after.watermarks_us.tolist(), strict=True))
+        watermarks_us = dict(zip(after.ids.tolist(), after.watermarks_us.tolist(), strict=True))
         reports = {
-            name: SourceReport(reached[ids[name]], rows=came[name].rows if name in came else 0, generated=True)
+            name: SourceReport(watermarks_us[ids[name]], rows=came[name].rows if name in came else 0, generated=True)
             for name in names
         }
         return GeneratorState(buffers={side: BufferState(save(after), ids=ids)}), reports

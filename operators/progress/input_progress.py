@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import declare_origins, origin_sources, registered
+from tidestate.operators.progress.origins import declare_origins, origin_sources, register_sources
 from tidestate.operators.progress.peaks import highest
 from tidestate.operators.progress.progress import (
     Claims,
@@ -134,7 +134,7 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
     sources = declared | heard
-    registrations = {side: registered(sources, state.buffers[side]) for side in given}
+    registrations = {side: register_sources(sources, state.buffers[side]) for side in given}
     state = msgspec.structs.replace(state, buffers=state.buffers | registrations)
     return Progress(msgspec.structs.replace(tracker, sources=sources), state)
 

@@ -41,8 +41,8 @@ class Family(NamedTuple):
 
 def metrics_of(progress: Progress) -> Metrics:
     """The numbers of an operator's input after its last round."""
-    saved = progress.generator.buffers.get("")
-    return metrics(progress.tracker, saved.ids or {} if saved is not None else {})
+    buffers = progress.generator.buffers.get("")
+    return metrics(progress.tracker, buffers.ids or {} if buffers is not None else {})
 
 
 def metrics(tracker: Tracker, origins: Mapping[str, int] = MappingProxyType({})) -> Metrics:
@@ -132,8 +132,8 @@ def progress_families(
     yield Family(
         "source_lag_seconds", "gauge", "Processing time minus a source's watermark.", seconds_by_source("lag_us")
     )
-    given: list[Sample] = [({"source": name}, one.origin) for name, one in sources if one.origin is not None]
-    yield Family("source_origin", "gauge", "Id of a source, where the engine gives origins.", given)
+    ids: list[Sample] = [({"source": n}, source.origin) for n, source in sources if source.origin is not None]
+    yield Family("source_origin", "gauge", "Id of a source, where the engine gives origins.", ids)
     yield Family("source_idle", "gauge", "Whether a source is idle.", by_source("idle"))
     yield Family("idle_sources", "gauge", "Sources that do not hold the watermark.", [({}, numbers.idle_sources)])
     yield Family(

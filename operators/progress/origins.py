@@ -163,7 +163,7 @@ def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:
     return msgspec.structs.replace(saved, origins=sorted([*saved.origins, *rows]))
 
 
-def registered(names: Iterable[str], saved: BufferState | None = None) -> BufferState:
+def register_sources(names: Iterable[str], saved: BufferState | None = None) -> BufferState:
     """The state in which these sources, and no others, are origins: those of ``saved`` go on, the others get the next
     ids in this order, and no buffer of them has arrived. A source that is no origin any more keeps its id.
     """

@@ -261,15 +261,15 @@ def _phases(seconds: dict[str, float]) -> str:
 
 
 def _sources(manifest: Manifest) -> Table:
-    several, found = len(manifest.operators) > 1, source_progress(manifest)
-    given = any(row["origin"] is not None for row in found)
-    front = (*(("operator",) if several else ()), *(("origin",) if given else ()))
+    several, rows = len(manifest.operators) > 1, source_progress(manifest)
+    with_ids = any(row["origin"] is not None for row in rows)
+    front = (*(("operator",) if several else ()), *(("origin",) if with_ids else ()))
     table = data_table((*front, "source", "watermark (UTC)", "lag", "standing", "rows"), ("origin", "lag", "rows"))
-    for row in found:
+    for row in rows:
         lag = row["lag_seconds"]
         table.add_row(
             *([row["operator"]] if several else []),
-            *([text(row["origin"] and str(row["origin"]))] if given else []),
+            *([text(row["origin"] and str(row["origin"]))] if with_ids else []),
             row["source"],
             text(readable_time(row["watermark"])),
             "-" if lag is None else span_text(lag * 1e6),

@@ -12,13 +12,13 @@ import sys
 import pyarrow as pa
 
 import tidestate as ts
+from tests.helpers.buffers import SECOND, TIME
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Memory
 
-SECOND = 1_000_000
-SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("shard", pa.int32())])
+SHARDS = pa.schema([("t", TIME), ("shard", pa.int32())])
 
 
 def job() -> Aggregation:
@@ -28,12 +28,12 @@ def job() -> Aggregation:
 
 def batches() -> list[pa.Table]:
     """Shard 1 is in every batch, shard 2 in every second one, and shard 3 begins late."""
-    made = []
+    tables = []
     for number in range(8):
         shards = [1, *([2] if number % 2 else []), *([3] if number > 5 else [])]
         rows = [{"t": (5 * number + shard) * SECOND, "shard": shard} for shard in shards]
-        made.append(pa.Table.from_pylist(rows, SCHEMA))
-    return made
+        tables.append(pa.Table.from_pylist(rows, SHARDS))
+    return tables
 
 
 def main(root: str, death: str = "") -> None:

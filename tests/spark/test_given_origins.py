@@ -12,13 +12,13 @@ from pyspark.sql.utils import AnalysisException
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.buffers import SECOND
 from tests.helpers.spark_inputs import START, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate import Aggregation, UsageError, agg, watermark
 from tidestate.operators.spark.scan import origins
 
 pytestmark = pytest.mark.spark
-SECOND = 1_000_000
 BASE = int(START.timestamp())
 
 
@@ -34,7 +34,7 @@ def run(frame: DataFrame, root: Path, described: Aggregation) -> dict[str, Any]:
     return evidence.manifests(root)[-1]
 
 
-def found(manifest: dict[str, Any]) -> tuple[dict[str, int], list[tuple[int, int, int]], int]:
+def origins_in(manifest: dict[str, Any]) -> tuple[dict[str, int], list[tuple[int, int, int]], int]:
     """Ids by source; id, number of buffers and watermark of each; W: in seconds after the start."""
     buffers = evidence.operator(manifest)["buffers"]
     rows = [(number, count, mark // SECOND - BASE) for number, count, mark, _ in buffers["origins"]["origins"]]
@@ -52,13 +52,13 @@ def test_files_are_one_source_and_a_column_of_theirs_has_several(spark: SparkSes
     files_of(tmp_path / "in", [(5, 1), (9, 2)], [(21, 2)])
     files = stream(spark, tmp_path / "in").select("t", "k", sf.expr("v % 3").alias("device")).where("k is not null")
     one = job(ts.stream(event_time="t"))
-    assert found(run(files, tmp_path / "one", one)) == ({"input": 1}, [(1, 2, 21)], 21)
+    assert origins_in(run(files, tmp_path / "one", one)) == ({"input": 1}, [(1, 2, 21)], 21)
     several = job(ts.stream(event_time="t"), by="device")
     first = run(files, tmp_path / "several", several)
-    assert found(first) == ({"1": 1, "2": 2}, [(1, 1, 5), (2, 2, 21)], 5)
+    assert origins_in(first) == ({"1": 1, "2": 2}, [(1, 1, 5), (2, 2, 21)], 5)
     files_of(tmp_path / "in", [(30, 1), (3, 3)])
     second = run(files, tmp_path / "several", several)
-    assert found(second) == ({"1": 1, "2": 2, "0": 3}, [(1, 2, 30), (2, 2, 21), (3, 1, 5)], 5)
+    assert origins_in(second) == ({"1": 1, "2": 2, "0": 3}, [(1, 2, 30), (2, 2, 21), (3, 1, 5)], 5)
 
 
 def test_sources_that_are_combined_need_a_column(spark: SparkSession, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_sources_that_are_combined_need_a_column(spark: SparkSession, tmp_path: 
     assert caught.value.code == "origin-unknown"
     assert not (tmp_path / "root").exists()
     by_topic = run(union, tmp_path / "root", job(ts.stream(event_time="t"), by="topic"))
-    assert found(by_topic)[0] == {"orders": 1, "prices": 2}
-    assert found(by_topic)[2] == 5
+    assert origins_in(by_topic)[0] == {"orders": 1, "prices": 2}
+    assert origins_in(by_topic)[2] == 5
 
 
 def test_the_plans_of_spark_are_read(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_the_plans_of_spark_are_read(spark: SparkSession, tmp_path: Path, monkey
     column that a projection has dropped can be filtered by, but no projection has it again.
     """
     datasource = pytest.importorskip("pyspark.sql.datasource")
-    made = job(ts.stream(event_time="timestamp"))
+    windows = job(ts.stream(event_time="timestamp"))
 
     class Shards(datasource.DataSource):  # type: ignore[misc, name-defined]
         @classmethod
@@ -94,7 +94,7 @@ def test_the_plans_of_spark_are_read(spark: SparkSession, tmp_path: Path, monkey
             """Nothing is read: only the plan is asked."""
 
     def by(frame: DataFrame) -> Any:
-        description: Any = made.on_spark(frame, checkpoint=str(tmp_path / "root"))
+        description: Any = windows.on_spark(frame, checkpoint=str(tmp_path / "root"))
         return description.description.watermarks.by
 
     rate = spark.readStream.format("rate").load().withColumn("k", sf.lit("a"))

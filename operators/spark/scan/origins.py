@@ -30,7 +30,7 @@ def origin_column(plan: PlanStep, stream: str) -> str | None:
         raise _unknown("the stream combines several sources", (), stream, [str(leaf.source) for leaf in leaves])
     leaf = leaves[0]
     name = str(leaf.source)
-    kept = _kept(plan, stream)
+    columns = _kept(plan, stream)
     if name in SINGLE or name.startswith("FileSource["):
         return None
     if name not in PARTITIONED:
@@ -41,7 +41,7 @@ def origin_column(plan: PlanStep, stream: str) -> str | None:
             "the stream has partitions of several topics, which only both columns tell apart", (topic, partition),
             stream, [name],
         )  # fmt: skip
-    for column, original in kept.values():
+    for column, original in columns.values():
         if original == partition:
             return column
     raise _unknown("the column with the partition of each row does not reach the job", (partition,), stream, [name])
@@ -49,13 +49,13 @@ def origin_column(plan: PlanStep, stream: str) -> str | None:
 
 def _has_one_topic(options: Mapping[str, str]) -> bool:
     """Whether what is subscribed to is a single topic."""
-    chosen = {name.lower(): value for name, value in options.items()}
-    if "assign" in chosen:
+    options = {name.lower(): value for name, value in options.items()}
+    if "assign" in options:
         try:
-            return len(json.loads(chosen["assign"])) == 1
+            return len(json.loads(options["assign"])) == 1
         except (ValueError, TypeError):
             return False
-    return "subscribe" in chosen and "," not in chosen["subscribe"]
+    return "subscribe" in options and "," not in options["subscribe"]
 
 
 def _kept(step: PlanStep, stream: str) -> _Columns:
@@ -66,25 +66,29 @@ def _kept(step: PlanStep, stream: str) -> _Columns:
         return _kept(step.below[0], stream)
     if step.kind == "project":
         below = _kept(step.below[0], stream)
-        return {one.id: (one.name, below[of][1]) for one in step.expressions if (of := _origin_of(one)) in below}
+        return {
+            expression.id: (expression.name, below[number][1])
+            for expression in step.expressions
+            if (number := _origin_of(expression)) in below
+        }
     raise _unknown(
         "only scans, projections and filters are known to keep what a source gives", (), stream, [step.name]
     )
 
 
-def _origin_of(one: Expression) -> int:
+def _origin_of(expression: Expression) -> int:
     """The id of the column that an expression is, whatever its name and type; -1 of any other expression."""
-    while one.kind in ("named", "cast") and one.inside:
-        one = one.inside[0]
-    return one.id if one.kind == "column" else -1
+    while expression.kind in ("named", "cast") and expression.inside:
+        expression = expression.inside[0]
+    return expression.id if expression.kind == "column" else -1
 
 
-def _unknown(reason: str, columns: tuple[str, ...], stream: str, found: list[str]) -> UsageError:
-    kept = " and ".join(f'"{column}"' for column in columns)
+def _unknown(reason: str, columns: tuple[str, ...], stream: str, sources: list[str]) -> UsageError:
+    names = " and ".join(f'"{column}"' for column in columns)
     if len(columns) == 1:
-        keep = f"keep the column {kept} of the source"
+        keep = f"keep the column {names} of the source"
     elif columns:
-        keep = f"keep the columns {kept} of the source as one, such as concat_ws('/', {', '.join(columns)})"
+        keep = f"keep the columns {names} of the source as one, such as concat_ws('/', {', '.join(columns)})"
     else:
         keep = "keep a column that tells them apart, or add one with withColumn(…) to each before they are combined"
     return UsageError(
@@ -93,5 +97,5 @@ def _unknown(reason: str, columns: tuple[str, ...], stream: str, found: list[str
         code="origin-unknown",
         stream=stream,
         columns=list(columns),
-        found=found,
+        found=sources,
     )

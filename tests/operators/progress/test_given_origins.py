@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.buffers import SECOND, TIME
 from tests.helpers.command import tidestate
 from tests.helpers.forked import Forked
 from tests.helpers.internals import job_of
@@ -29,8 +30,6 @@ from tidestate.operators.progress.metrics import families_of, metrics_of
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("part", pa.string()), ("mark", TIME)])
 Row = tuple[int | None, str | None]
 """The second of an event, and its source."""
@@ -49,8 +48,8 @@ def rows(*events: Row, key: str | None = "a", mark: int | None = None) -> pa.Tab
 def job(*sources: str, by: str | None = "part", column: str | None = None, **more: Any) -> Aggregation:
     progress = watermark.buffers(watermark=column)
     events = ts.stream(event_time="t").watermark(progress, by=by, sources=sources, **more)
-    made = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
-    return made.allowed_lateness("0 seconds")
+    windows = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
+    return windows.allowed_lateness("0 seconds")
 
 
 def harness(folder: Path, *sources: str, **more: Any) -> Harness:
@@ -82,28 +81,28 @@ def _seconds(us: int | None) -> int | None:
 
 
 def test_each_source_gets_a_unique_id_from_1_and_keeps_it(tmp_path: Path) -> None:
-    """NebulaStream: "assigns a unique `OriginId` to each source, starting from `1`"."""
-    tested = harness(tmp_path, "trucks", "cars")
-    tested.feed(rows((1, "10"), (2, "9"), (3, "cars"), (4, None)))
+    """NebulaStream: "assigns a unique OriginId to each source, starting from 1"."""
+    stream_job = harness(tmp_path, "trucks", "cars")
+    stream_job.feed(rows((1, "10"), (2, "9"), (3, "cars"), (4, None)))
     assert stored(tmp_path / "root").ids == {"trucks": 1, "cars": 2, "9": 3, "10": 4, "None": 5}
-    tested.restart()
-    tested.feed(rows((1, "buses"), (2, "trucks")))
+    stream_job.restart()
+    stream_job.feed(rows((1, "buses"), (2, "trucks")))
     assert stored(tmp_path / "root").ids == {"trucks": 1, "cars": 2, "9": 3, "10": 4, "None": 5, "buses": 6}
 
 
 def test_a_stream_without_a_column_of_sources_is_one(tmp_path: Path) -> None:
-    tested = harness(tmp_path, by=None)
-    assert tested.feed(rows((5, "x"), (25, "y")))["n"].to_pylist() == [1]
-    tested.feed(rows((21, "x")))
+    stream_job = harness(tmp_path, by=None)
+    assert stream_job.feed(rows((5, "x"), (25, "y")))["n"].to_pylist() == [1]
+    stream_job.feed(rows((21, "x")))
     assert stored(tmp_path / "root") == Stored({"input": 1}, {1: (2, 25)}, 25)
 
 
 def test_the_stream_names_its_sources_as_origin(tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("at", pa.int64()))
     events = ts.stream(event_time="t", origin="part", offset="at").watermark(watermark.buffers())
-    made = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
-    tested = made.harness(schema, folder=tmp_path / "root")
-    tested.feed(rows((9, "x"), (4, "y")).append_column("at", pa.array([1, 1])))
+    windows = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
+    stream_job = windows.harness(schema, folder=tmp_path / "root")
+    stream_job.feed(rows((9, "x"), (4, "y")).append_column("at", pa.array([1, 1])))
     assert stored(tmp_path / "root") == Stored({"x": 1, "y": 2}, {1: (1, 9), 2: (1, 4)}, 4)
     shown = tidestate("show", str(tmp_path / "root")).stdout
     assert re.search(r"watermark +watermark\.buffers\(\) ", shown), shown
@@ -113,42 +112,42 @@ def test_each_batch_of_a_source_is_its_next_buffer(tmp_path: Path) -> None:
     """NebulaStream: the number "is set to 1 for the first tuple buffer of each source and is incremented by 1"; "the
     largest timestamp in the tuple buffer becomes the watermark timestamp".
     """
-    tested = harness(tmp_path, "x", "y")
-    tested.feed(rows((9, "x"), (3, "x")))
+    stream_job = harness(tmp_path, "x", "y")
+    stream_job.feed(rows((9, "x"), (3, "x")))
     assert stored(tmp_path / "root") == Stored({"x": 1, "y": 2}, {1: (1, 9), 2: (0, None)}, None)
-    tested.feed(rows((7, "x"), (12, "y")))
-    tested.advance_processing_time(SECOND)
+    stream_job.feed(rows((7, "x"), (12, "y")))
+    stream_job.advance_processing_time(SECOND)
     assert stored(tmp_path / "root") == Stored({"x": 1, "y": 2}, {1: (2, 9), 2: (1, 12)}, 9)
 
 
 def test_a_buffer_may_have_its_watermark_in_a_column(tmp_path: Path) -> None:
-    tested = harness(tmp_path, column="mark")
-    tested.feed(pa.concat_tables([rows((1, "x"), mark=20), rows((50, "x"), mark=22), rows((2, "y"), mark=30)]))
+    stream_job = harness(tmp_path, column="mark")
+    stream_job.feed(pa.concat_tables([rows((1, "x"), mark=20), rows((50, "x"), mark=22), rows((2, "y"), mark=30)]))
     assert stored(tmp_path / "root") == Stored({"x": 1, "y": 2}, {1: (1, 22), 2: (1, 30)}, 22)
 
 
 def test_rejected_rows_are_a_buffer_without_a_watermark_and_register_nothing(tmp_path: Path) -> None:
-    tested = harness(tmp_path)
-    tested.feed(rows((9, "x")))
-    tested.feed(rows((None, "x"), (None, "y")))
+    stream_job = harness(tmp_path)
+    stream_job.feed(rows((9, "x")))
+    stream_job.feed(rows((None, "x"), (None, "y")))
     assert stored(tmp_path / "root") == Stored({"x": 1}, {1: (2, 9)}, 9)
-    tested.feed(rows((99, "z"), key="a"))
+    stream_job.feed(rows((99, "z"), key="a"))
     assert stored(tmp_path / "root").ids == {"x": 1, "z": 2}
 
 
 def test_an_idle_source_does_not_hold_the_watermark(tmp_path: Path) -> None:
-    tested = harness(tmp_path, "x", "y", idle_timeout="5 seconds")
-    tested.feed(rows((9, "x"), (3, "y")))
-    tested.advance_processing_time(6 * SECOND)
-    tested.feed(rows((30, "x")))
+    stream_job = harness(tmp_path, "x", "y", idle_timeout="5 seconds")
+    stream_job.feed(rows((9, "x"), (3, "y")))
+    stream_job.advance_processing_time(6 * SECOND)
+    stream_job.feed(rows((30, "x")))
     assert stored(tmp_path / "root") == Stored({"x": 1, "y": 2}, {1: (2, 30), 2: (1, 3)}, 30)
 
 
 def test_a_batch_that_is_given_again_counts_once(tmp_path: Path) -> None:
     """A run that is repeated from the beginning gives each batch again, and the checkpoint knows them."""
-    given_, root = [rows((5, "x"), (6, "y")), rows((15, "x")), rows((16, "y"))], tmp_path / "root"
-    job().standalone(checkpoint=root).run(given_[:2])
-    job().standalone(checkpoint=root).run(given_)
+    batches, root = [rows((5, "x"), (6, "y")), rows((15, "x")), rows((16, "y"))], tmp_path / "root"
+    job().standalone(checkpoint=root).run(batches[:2])
+    job().standalone(checkpoint=root).run(batches)
     assert stored(root) == Stored({"x": 1, "y": 2}, {1: (2, 15), 2: (2, 16)}, 15)
 
 
@@ -217,21 +216,21 @@ def test_no_other_watermark_goes_on_as_this_one(tmp_path: Path) -> None:
     root = tmp_path / "root"
     job().standalone(checkpoint=root).run([rows((9, "x"))])
     other = ts.stream(event_time="t").watermark(watermark.bounded("0 s"), by="part").group_by("k")
-    windows = other.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
+    aggregation = other.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
     with pytest.raises(IncompatibleError) as caught:
-        windows.allowed_lateness("0 seconds").standalone(checkpoint=root).run([rows((9, "x"))])
+        aggregation.allowed_lateness("0 seconds").standalone(checkpoint=root).run([rows((9, "x"))])
     assert caught.value.code == "configuration-changed"
 
 
 def test_trucks_and_cars_are_sources_of_one_stream(tmp_path: Path) -> None:
-    """NebulaStream: "NebulaStream can combine the sources `trucks` and `cars` in a stream called `vehicles`"."""
+    """NebulaStream: "NebulaStream can combine the sources trucks and cars in a stream called vehicles"."""
     trucks, cars = ts.stream("trucks", event_time="t"), ts.stream("cars", event_time="t")
     vehicles = ts.merge(trucks, cars).watermark(watermark.buffers()).group_by("k")
-    made = vehicles.window(ts.tumbling("10 seconds")).aggregate(n=agg.count("trucks_part")).named("job")
-    tested = made.harness({"trucks": SCHEMA, "cars": SCHEMA}, folder=tmp_path / "root")
-    tested.feed({"trucks": rows((9, "x"))})
+    windows = vehicles.window(ts.tumbling("10 seconds")).aggregate(n=agg.count("trucks_part")).named("job")
+    stream_job = windows.harness({"trucks": SCHEMA, "cars": SCHEMA}, folder=tmp_path / "root")
+    stream_job.feed({"trucks": rows((9, "x"))})
     assert stored(tmp_path / "root") == Stored({"trucks": 1, "cars": 2}, {1: (1, 9), 2: (0, None)}, None)
-    tested.feed({"trucks": rows((19, "x")), "cars": rows((12, "x"))})
+    stream_job.feed({"trucks": rows((19, "x")), "cars": rows((12, "x"))})
     assert stored(tmp_path / "root") == Stored({"trucks": 1, "cars": 2}, {1: (2, 19), 2: (1, 12)}, 12)
 
 
@@ -239,9 +238,9 @@ def test_a_join_has_an_origin_for_each_side(tmp_path: Path) -> None:
     left, right = ts.stream("trucks", event_time="t"), ts.stream("cars", event_time="t")
     over = watermark.over(watermark.buffers())
     joined = left.join(right, on="k", within=("0 s", "5 s"), how="left", watermark=over).named("job")
-    tested = joined.harness({"trucks": SCHEMA, "cars": SCHEMA}, folder=tmp_path / "root")
-    assert not tested.feed({"trucks": rows((9, "x"))}).num_rows
-    assert tested.feed({"cars": rows((50, "y")), "trucks": rows((40, "x"))}).num_rows == 1
+    stream_job = joined.harness({"trucks": SCHEMA, "cars": SCHEMA}, folder=tmp_path / "root")
+    assert not stream_job.feed({"trucks": rows((9, "x"))}).num_rows
+    assert stream_job.feed({"cars": rows((50, "y")), "trucks": rows((40, "x"))}).num_rows == 1
     assert stored(tmp_path / "root").origins == {1: (2, 40), 2: (1, 50)}
 
 
@@ -257,9 +256,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         "column-missing": lambda: job(by="absent").harness(SCHEMA),
         "given-origins": lambda: on_stream.join(ts.stream("cars", event_time="t"), on="k", within=("0 s", "5 s")),
     }  # fmt: skip
-    for code, made in wrong.items():
+    for code, windows in wrong.items():
         with pytest.raises(UsageError) as caught:
-            made()
+            windows()
         assert caught.value.code == code.strip()
 
 
@@ -274,9 +273,9 @@ def test_a_watermark_over_sides_that_read_operators_is_refused() -> None:
 
 
 def test_ids_are_shown(tmp_path: Path) -> None:
-    tested = harness(tmp_path, "x")
-    tested.feed(rows((9, "x"), (3, "y")))
-    progress = job_of(tested).progress["job"]
+    stream_job = harness(tmp_path, "x")
+    stream_job.feed(rows((9, "x"), (3, "y")))
+    progress = job_of(stream_job).progress["job"]
     found = metrics_of(progress).sources
     assert {name: (one.origin, one.watermark_us) for name, one in found.items()} == {
         "x": (1, 9 * SECOND), "y": (2, 3 * SECOND),
@@ -370,9 +369,9 @@ def test_ids_numbers_and_watermarks_are_those_of_a_naive_twin(steps: Any, declar
     naive, now = Naive(declared, timeout=5), 0
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         described = job(*declared, idle_timeout="5 seconds")
-        tested = described.harness(SCHEMA, store=Memory(), folder=folder, partitions=2)
+        stream_job = described.harness(SCHEMA, store=Memory(), folder=folder, partitions=2)
         for batch, pause, again in steps:
-            tested.feed(rows(*batch))
+            stream_job.feed(rows(*batch))
             naive.take(batch, now)
             found, expected = stored(Path(folder)), naive.stored
             counts = {number: count for number, (count, _) in found.origins.items()}
@@ -381,9 +380,9 @@ def test_ids_numbers_and_watermarks_are_those_of_a_naive_twin(steps: Any, declar
             marks = evidence.operator(evidence.manifests(Path(folder))[-1])["progress"]["sources"]
             assert {name: _seconds(one["watermark_us"]) for name, one in marks.items()} == naive.newest
             if again:
-                tested.restart()
+                stream_job.restart()
                 naive.clock = None
             now += pause
-            tested.advance_processing_time(now * SECOND)
+            stream_job.advance_processing_time(now * SECOND)
             if pause or again:
                 naive.take([], now)
