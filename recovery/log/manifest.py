@@ -136,6 +136,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """The progress of each source's CTIs. Owner: the step."""
     buffers: dict[str, Any] | None = None
     """Buffers that wait until a gap before them is filled. Owner: the step."""
+    numbering: dict[str, Any] | None = None
+    """How many messages have a number, and the largest offset of these. Not in the file where messages have none.
+    Owner: the step.
+    """
     due_us: TimeUs | None = None
     """The processing time at which something is due without input, or None. Owner: the step."""
     types: dict[str, str] = {}

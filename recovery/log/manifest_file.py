@@ -128,7 +128,7 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         for renamed_in, _, _ in records:
             check_natural(renamed_in, field)
     _check_progress(operator.progress)
-    for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
+    for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers, operator.numbering):
         _check_depth(tree)
 
 
@@ -238,7 +238,7 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs`` and ``results`` where there are none.
+    ``needs``, ``results`` and ``numbering`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -251,7 +251,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
 def _fields_of(operator: OperatorState) -> dict[str, Any]:
     left_out = {"partitions": ()} if operator.base else {}
     fields = msgspec.structs.asdict(operator) | left_out
-    return {name: value for name, value in fields.items() if name != "results" or value}
+    return {name: value for name, value in fields.items() if name not in ("results", "numbering") or value}
 
 
 class _File(msgspec.Struct):

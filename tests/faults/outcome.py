@@ -82,7 +82,17 @@ def _progress(operator: OperatorState, *, repeats: bool) -> list[str]:
     left_out = {"quiet_us": 0} | ({"rows": 0} if repeats else {})
     tracker["sources"] = {name: one | left_out for name, one in tracker.get("sources", {}).items()}
     operator = msgspec.structs.replace(operator, progress=tracker)
-    names = ("watermark_us", "progress", "advances", "buffers", "origins", "due_us", "expired", "rebuilding")
+    names = (
+        "watermark_us",
+        "progress",
+        "advances",
+        "buffers",
+        "numbering",
+        "origins",
+        "due_us",
+        "expired",
+        "rebuilding",
+    )
     return [f"{name} {msgspec.json.encode(getattr(operator, name), order='sorted').decode()}" for name in names]
 
 
