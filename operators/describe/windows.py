@@ -245,7 +245,7 @@ class SessionsOfMessages(Sessions, frozen=True, tag="session_of_messages"):
 
     @property
     def numbered(self) -> bool:
-        """Always."""
+        """Always: their bounds are such numbers."""
         return True
 
     @property

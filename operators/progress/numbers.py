@@ -68,28 +68,30 @@ class MessageNumbers(
         origins: tuple[str, ...] = ()
         if self.origin is not None:
             origins = LoneOrigin({"": self.origin}).only_origin(rows, so_far.origins)
-        known = so_far.numbering or Numbering()
-        ordered = rows.sort_by(self.offset)
-        offsets = ordered[self.offset].to_numpy()
-        new = offsets > np.maximum(np.append(known.offset, offsets[:-1]), known.offset)
-        numbered, count = ordered.filter(pa.array(new)), int(np.count_nonzero(new))
-        numbers = pa.array(np.arange(known.messages, known.messages + count))
-        place = numbered.schema.get_field_index(MESSAGE_NUMBER)
-        numbered = numbered.set_column(place, MESSAGE_NUMBER, numbers)
-        refused = ordered.filter(pa.array(~new))
-        why = pa.array([PASSED_OFFSET] * refused.num_rows, pa.string())
-        if count:
-            known = Numbering(known.messages + count, int(offsets[-1]))
-        present = rows_per_source(ordered, source=source, by=by)
-        return InputReading(numbered, Claims(present, origins=origins, numbering=known), refused=(refused, why))
+        before = so_far.numbering or Numbering()
+        rows_by_offset = rows.sort_by(self.offset)
+        offsets = rows_by_offset[self.offset].to_numpy()
+        above = offsets > np.maximum(np.append(before.offset, offsets[:-1]), before.offset)
+        numbered_rows, refused_rows = rows_by_offset.filter(pa.array(above)), rows_by_offset.filter(pa.array(~above))
+        messages = before.messages + numbered_rows.num_rows
+        numbers = pa.array(np.arange(before.messages, messages))
+        numbered_rows = numbered_rows.set_column(
+            numbered_rows.schema.get_field_index(MESSAGE_NUMBER), MESSAGE_NUMBER, numbers
+        )
+        after = Numbering(messages, int(offsets[-1])) if numbered_rows.num_rows else before
+        rows_of_source = rows_per_source(rows_by_offset, source=source, by=by)
+        claims = Claims(rows_of_source, origins=origins, numbering=after)
+        reasons = pa.array([PASSED_OFFSET] * refused_rows.num_rows, pa.string())
+        return InputReading(numbered_rows, claims, refused=(refused_rows, reasons))
 
     def combine(
         self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
     ) -> tuple[GeneratorState, Reports]:
         """The messages so far, of all pieces."""
-        numberings = [one for one in (began.numbering, *(piece.numbering for piece in claims)) if one is not None]
-        newest = max(numberings, key=lambda one: one.messages, default=None)
-        mark = newest.messages if newest is not None and newest.messages else BEGINNING_US
-        reports = [dict.fromkeys(known, SourceReport(mark, generated=True)), *(piece.reports for piece in claims)]
-        moved = {name: SourceReport(mark, generated=True) for piece in claims for name in piece.reports}
-        return msgspec.structs.replace(began, numbering=newest), merged([*reports, moved])
+        numberings = [began.numbering, *(piece.numbering for piece in claims)]
+        newest = max(filter(None, numberings), key=lambda numbering: numbering.messages, default=None)
+        watermark = newest.messages if newest is not None and newest.messages else BEGINNING_US
+        sources = dict.fromkeys([*known, *(name for piece in claims for name in piece.reports)])
+        reports = dict.fromkeys(sources, SourceReport(watermark, generated=True))
+        state = msgspec.structs.replace(began, numbering=newest)
+        return state, merged([reports, *(piece.reports for piece in claims)])

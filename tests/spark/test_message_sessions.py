@@ -17,7 +17,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.spark
-FILES = 3
+FILES_OF_A_BATCH = 3
 """The files of a batch."""
 
 
@@ -37,14 +37,14 @@ def test_the_sessions_of_the_twin(spark: SparkSession, tmp_path: Path) -> None:
     folder.mkdir()
     for number, batch in enumerate(batches()):
         shuffled = chance.sample(batch, len(batch))
-        for part in range(FILES):
-            path, stamp = folder / f"{number}-{part}.parquet", 1_000_000_000 + number * FILES + part
-            pq.write_table(arrow(shuffled[part::FILES]), tmp_path / "new")
+        for part in range(FILES_OF_A_BATCH):
+            path, stamp = folder / f"{number}-{part}.parquet", 1_000_000_000 + number * FILES_OF_A_BATCH + part
+            pq.write_table(arrow(shuffled[part::FILES_OF_A_BATCH]), tmp_path / "new")
             os.utime(tmp_path / "new", (stamp, stamp))
             (tmp_path / "new").rename(path)
         wanted += twin.take(batch)
         rows = spark.readStream.schema("part string, at long, k string, v long")
-        rows = rows.option("maxFilesPerTrigger", FILES).parquet(str(folder))
+        rows = rows.option("maxFilesPerTrigger", FILES_OF_A_BATCH).parquet(str(folder))
         query = made.on_spark(rows, checkpoint=root, store=Parquet(), partitions=5).start()
         query.processAllAvailable()
         query.stop(drain=number == 2)

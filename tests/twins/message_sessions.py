@@ -11,7 +11,7 @@ import pyarrow as pa
 import tidestate as ts
 from tidestate import Aggregation, agg
 
-SCHEMA = pa.schema([("part", pa.string()), ("at", pa.int64()), ("k", pa.string()), ("v", pa.int64())])
+SENT_SCHEMA = pa.schema([("part", pa.string()), ("at", pa.int64()), ("k", pa.string()), ("v", pa.int64())])
 
 
 class Sent(NamedTuple):
@@ -24,8 +24,8 @@ class Sent(NamedTuple):
 
 
 def arrow(messages: Sequence[Sent]) -> pa.Table:
-    columns = {name: [getattr(message, name) for message in messages] for name in SCHEMA.names}
-    return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+    columns = {name: [getattr(message, name) for message in messages] for name in SENT_SCHEMA.names}
+    return pa.table([pa.array(columns[field.name], field.type) for field in SENT_SCHEMA], schema=SENT_SCHEMA)
 
 
 def job(without: int, *, origin: str | None = None, key: bool = True) -> Aggregation:
@@ -47,7 +47,7 @@ class Twin:
 
     def take(self, batch: Sequence[Sent]) -> list[tuple[Any, ...]]:
         panes = []
-        for message in sorted(batch, key=lambda one: -1 if one.at is None else one.at):
+        for message in sorted(batch, key=lambda message: -1 if message.at is None else message.at):
             if message.at is None:
                 self.refused.append((None, "bad_offset"))
                 continue

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import LONG, SCRATCH
-from tests.twins.message_sessions import SCHEMA, Sent, Twin, arrow, job, panes_of
+from tests.twins.message_sessions import SENT_SCHEMA, Sent, Twin, arrow, job, panes_of
 from tidestate import agg, trigger
 from tidestate.operators import WindowOperator
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
-FEW = run_settings.default.max_examples if LONG else max(10, run_settings.default.max_examples // 3)
+EXAMPLES_OF_MESSAGES = run_settings.default.max_examples if LONG else max(10, run_settings.default.max_examples // 3)
 
 
 @st.composite
@@ -38,41 +38,41 @@ def streams(draw: st.DrawFn) -> list[list[Sent]]:
         again = draw(st.lists(st.sampled_from(sent + batch), max_size=4)) if sent + batch else []
         sent += batch
         batch += again
-        behind = draw(st.integers(0, at))
-        if sent and behind < (sent[-1].at or 0) and behind not in {one.at for one in sent}:
-            batch.append(Sent(behind, "a", next(values)))
+        offset_behind = draw(st.integers(0, at))
+        if sent and offset_behind < (sent[-1].at or 0) and offset_behind not in {message.at for message in sent}:
+            batch.append(Sent(offset_behind, "a", next(values)))
         batch += [Sent(None, "a", next(values))] if draw(st.integers(0, 9)) == 0 else []
         batches.append(draw(st.permutations(batch)))
     return batches
 
 
-@run_settings(max_examples=FEW)
+@run_settings(max_examples=EXAMPLES_OF_MESSAGES)
 @given(streams(), st.integers(0, 4), st.booleans(), st.data())
 def test_the_harness_equals_the_twin_whatever_comes_again(
     batches: list[list[Sent]], without: int, key: bool, data: st.DataObject
 ) -> None:
     twin = Twin(without, key)
-    with job(without, key=key).harness(SCHEMA, partitions=data.draw(st.sampled_from([1, 3]))) as running:
+    with job(without, key=key).harness(SENT_SCHEMA, partitions=data.draw(st.sampled_from([1, 3]))) as harness:
         for batch in batches:
-            assert panes_of(running.feed(arrow(batch))) == sorted(twin.take(batch))
+            assert panes_of(harness.feed(arrow(batch))) == sorted(twin.take(batch))
             if data.draw(st.booleans()):
-                running.restart()
-        assert panes_of(running.finish()) == sorted(twin.end())
-        ledger = [(row["at"], row["reason"]) for row in running.ledger().to_pylist()]
+                harness.restart()
+        assert panes_of(harness.finish()) == sorted(twin.end())
+        ledger = [(row["at"], row["reason"]) for row in harness.ledger().to_pylist()]
         assert sorted(ledger, key=str) == sorted(twin.refused, key=str)
-        counters = running.counters()
+        counters = harness.counters()
         assert counters["events"] == sum(map(len, batches))
         assert counters["accepted"] == counters["events"] - len(ledger)
 
 
-@run_settings(max_examples=FEW)
+@run_settings(max_examples=EXAMPLES_OF_MESSAGES)
 @given(streams(), st.integers(0, 3), st.data())
 def test_any_cut_gives_the_same_sessions(batches: list[list[Sent]], without: int, data: st.DataObject) -> None:
     """Of a stream whose offsets rise, on any number of state partitions, in one run or several."""
     once = {message.at: message for batch in batches for message in batch if message.at is not None}
     stream = [once[at] for at in sorted(once)]
     twin = Twin(without)
-    wanted = sorted([*twin.take(stream), *twin.end()])
+    expected = sorted([*twin.take(stream), *twin.end()])
     cuts = sorted({0, *data.draw(st.lists(st.integers(0, len(stream)), max_size=6)), len(stream)})
     parts = [arrow(stream[start:end]) for start, end in pairwise(cuts)] or [arrow([])]
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
@@ -82,44 +82,46 @@ def test_any_cut_gives_the_same_sessions(batches: list[list[Sent]], without: int
         # What a run has taken, the next one skips.
         found = panes_of(job(without).standalone(checkpoint=f"{folder}/root", **options).run(parts[:first]))
         found += panes_of(job(without).standalone(checkpoint=f"{folder}/root", **options).run(parts, drain=True))
-        assert sorted(found) == wanted
+        assert sorted(found) == expected
 
 
-@run_settings(max_examples=FEW)
+@run_settings(max_examples=EXAMPLES_OF_MESSAGES)
 @given(streams(), st.integers(0, 3), st.data())
 def test_by_hand_as_the_twin(batches: list[list[Sent]], without: int, data: st.DataObject) -> None:
-    twin, wanted, found = Twin(without), list[Any](), list[Any]()
+    twin, expected, found = Twin(without), list[Any](), list[Any]()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        running = by_hand(without, folder)
-        for batch in ([one for one in batch if one.at is not None] for batch in batches):
-            running.add_messages(arrow(batch))
-            wanted += twin.take(batch)
+        operator = by_hand(without, folder)
+        for batch in ([message for message in batch if message.at is not None] for batch in batches):
+            operator.add_messages(arrow(batch))
+            expected += twin.take(batch)
             if data.draw(st.booleans()):
-                running.close()
-                running = by_hand(without, folder)
-                running.add_messages(arrow(batch))  # nobody knows what of it is durable
-            running.flush()
-            found += taken_by(running)
-            bounds = [(row["window_start"], row["window_end"], row["k"]) for row in running.get_windows().to_pylist()]
+                operator.close()
+                operator = by_hand(without, folder)
+                operator.add_messages(arrow(batch))  # nobody knows what of it is durable
+            operator.flush()
+            found += taken_by(operator)
+            bounds = [
+                (row["window_start"], row["window_end"], row["k"]) for row in operator.get_windows().to_pylist()
+            ]
             assert sorted(bounds) == sorted(twin.windows())
-        running.drain()
-        found += taken_by(running)
-        running.close()
-    assert sorted(found) == sorted([*wanted, *twin.end()])
+        operator.drain()
+        found += taken_by(operator)
+        operator.close()
+    assert sorted(found) == sorted([*expected, *twin.end()])
 
 
 def by_hand(without: int, folder: str | Path, **more: Any) -> WindowOperator:
-    made = job(without, origin="part").graph.description
+    windows = job(without, origin="part").graph.description
     return WindowOperator(
-        made, SCHEMA, checkpoint=f"{folder}/hand", origin="part", offset="at", store=Memory(), **more
+        windows, SENT_SCHEMA, checkpoint=f"{folder}/hand", origin="part", offset="at", store=Memory(), **more
     )
 
 
-def taken_by(running: WindowOperator) -> list[tuple[Any, ...]]:
+def taken_by(operator: WindowOperator) -> list[tuple[Any, ...]]:
     rows = []
-    for result in running.get_result():
+    for result in operator.get_result():
         rows += panes_of(result.panes)
-        running.acknowledge(result.id)
+        operator.acknowledge(result.id)
     return rows
 
 
@@ -149,9 +151,9 @@ def test_without_holes_they_are_the_sessions_of_offsets(tmp_path: Path) -> None:
     stream = arrow(given_as(range(40), "aabacbbbaccccaabaaccbbbabbcabcaabbbccaab"))
     found = {}
     for name, window in (("messages", ts.message_sessions(2)), ("offsets", ts.offset_sessions(4))):
-        made = ts.stream(offset="at").group_by("k").window(window).aggregate(n=agg.count(), newest=agg.max("at"))
-        made = made.accumulation("retracting")
-        panes = made.standalone(checkpoint=tmp_path / name).run([stream], drain=True)
+        windows = ts.stream(offset="at").group_by("k").window(window).aggregate(n=agg.count(), newest=agg.max("at"))
+        windows = windows.accumulation("retracting")
+        panes = windows.standalone(checkpoint=tmp_path / name).run([stream], drain=True)
         # That no pane follows is said of sessions of messages alone: none can come late.
         found[name] = sorted(tuple(row.values()) for row in panes.drop_columns(["last"]).to_pylist())
     assert found["messages"] == found["offsets"]
@@ -190,10 +192,10 @@ def test_a_root_says_how_far_it_has_counted(tmp_path: Path) -> None:
 def test_a_job_with_another_number_is_another_job(tmp_path: Path) -> None:
     job(1).standalone(checkpoint=tmp_path).run([arrow(COMPACTED[:4])])
     for window in (ts.message_sessions(2), ts.offset_sessions(3)):
-        other = ts.stream(offset="at").group_by("k").window(window)
-        other = other.aggregate(n=agg.count(), total=agg.sum("v"), offsets=agg.list("at")).named("job")
+        changed = ts.stream(offset="at").group_by("k").window(window)
+        changed = changed.aggregate(n=agg.count(), total=agg.sum("v"), offsets=agg.list("at")).named("job")
         with pytest.raises(IncompatibleError, match="state is kept by window"):
-            other.accumulation("retracting").standalone(checkpoint=tmp_path).run([arrow(COMPACTED)])
+            changed.accumulation("retracting").standalone(checkpoint=tmp_path).run([arrow(COMPACTED)])
 
 
 def test_results_may_change(tmp_path: Path) -> None:
@@ -206,15 +208,15 @@ def test_results_may_change(tmp_path: Path) -> None:
 
 
 def test_a_second_origin_is_refused_even_if_its_offsets_are_behind(tmp_path: Path) -> None:
-    made = job(1, origin="part")
-    with made.harness(SCHEMA, folder=tmp_path) as running:
-        running.feed(arrow([Sent(5, "a", 1)]))
+    windows = job(1, origin="part")
+    with windows.harness(SENT_SCHEMA, folder=tmp_path) as harness:
+        harness.feed(arrow([Sent(5, "a", 1)]))
         with pytest.raises(UsageError, match="several-origins"):
-            running.feed(arrow([Sent(3, "a", 1, "q")]))
-        running.restart()
+            harness.feed(arrow([Sent(3, "a", 1, "q")]))
+        harness.restart()
         with pytest.raises(UsageError, match="several-origins"):
-            running.feed(arrow([Sent(7, "a", 1, "q")]))
-        assert panes_of(running.finish()) == [(5 - 5, 3, "a", 1, 1, [5])]
+            harness.feed(arrow([Sent(7, "a", 1, "q")]))
+        assert panes_of(harness.finish()) == [(0, 3, "a", 1, 1, [5])]
 
 
 def _upstream() -> Any:
@@ -241,25 +243,25 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case: str) -> None:
     make, code = REFUSED[case]
-    schema = SCHEMA.append(pa.field("t", pa.timestamp("us", "UTC")))
+    schema = SENT_SCHEMA.append(pa.field("t", pa.timestamp("us", "UTC")))
     with pytest.raises(UsageError, match=code):
         make().harness(schema).close()
 
 
 def test_late_messages_cannot_be_given_again(tmp_path: Path) -> None:
-    with job(1).harness(SCHEMA, folder=tmp_path) as running:
-        running.feed(arrow(COMPACTED))
+    with job(1).harness(SENT_SCHEMA, folder=tmp_path) as harness:
+        harness.feed(arrow(COMPACTED))
         with pytest.raises(UsageError, match="feed"):
-            running.reprocess_late(arrow(COMPACTED[:1]))
+            harness.reprocess_late(arrow(COMPACTED[:1]))
 
 
 def test_by_hand_stores_no_messages(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="message-sessions"):
         by_hand(1, tmp_path, retention=ts.Retention(messages=5))
-    with by_hand(1, tmp_path) as running:
-        running.add_messages(arrow(COMPACTED[:4]))
-        again = running.add_messages(arrow(COMPACTED[:4]))
+    with by_hand(1, tmp_path) as operator:
+        operator.add_messages(arrow(COMPACTED[:4]))
+        again = operator.add_messages(arrow(COMPACTED[:4]))
         # Those that no open session has are not known any more: they are behind, which is as good.
         assert (again["duplicates"], again["passed_offset"]) == (2, 2)
-        running.flush()
-        assert running.replay_from().to_pylist() == [{"origin": "p", "start_offset": 3, "last_offset": 501}]
+        operator.flush()
+        assert operator.replay_from().to_pylist() == [{"origin": "p", "start_offset": 3, "last_offset": 501}]
