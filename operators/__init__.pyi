@@ -25,6 +25,7 @@ __all__ = [
     # Windows of messages
     "count_windows",
     "offset_windows",
+    "message_sessions",
     "offset_sessions",
     # A checkpoint root: what can be read from it, and done to it
     "Root",
@@ -93,6 +94,7 @@ from tidestate.operators.streams.stream import OperatorStream as OperatorStream
 from tidestate.operators.streams.stream import Stream as Stream
 from tidestate.operators.streams.windows import count_windows as count_windows
 from tidestate.operators.streams.windows import global_window as global_window
+from tidestate.operators.streams.windows import message_sessions as message_sessions
 from tidestate.operators.streams.windows import offset_sessions as offset_sessions
 from tidestate.operators.streams.windows import offset_windows as offset_windows
 from tidestate.operators.streams.windows import rolling as rolling

@@ -16,6 +16,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME, Sessions, Sliding
 from tidestate.operators.plan.plan import PANE_KIND, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
+from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.missing_columns import missing_columns
@@ -59,7 +60,9 @@ def claimed(description: Runnable) -> list[str]:
 
 
 def added(description: Windowed) -> tuple[str, ...]:
-    """The column of times that the input lacks, if it lacks one that is needed."""
+    """The column of times, or of numbers, that the input lacks, if it lacks one that is needed."""
+    if description.windows is not None and description.windows.numbered:
+        return (MESSAGE_NUMBER,)
     if description.processing_time:
         return (PROCESSING_TIME,)
     if description.watermarks and isinstance(description.watermarks.generator, IngestionTime):

@@ -142,6 +142,14 @@ def _fitted(
     schema = schemas[origins[0]]
     if not fed or not isinstance(one, Windowed):
         return one, schema
+    if one.windows is not None and one.windows.numbered:
+        raise UsageError(
+            "sessions of messages number the messages of a stream in the order of their offsets, and the rows of an "
+            "operator come in no order: read the stream itself, or use offset_sessions(…)",
+            code="message-sessions",
+            operator=one.name,
+            inputs=fed,
+        )
     if one.windows is None:
         # Rows that name their windows lie in them by their last moment, which the plan adds itself; those of a join
         # by the time of the pair, which has a bound.

@@ -37,6 +37,8 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     _check(plan)
     if not identity.ordered:
         _check_unordered(plan, known)
+    if plan.kind.numbered:
+        _check_numbered(known)
     if plan.by_number and plan.input.order:
         plan = plan.with_input(order=_numbered_by(plan, identity))
     reading = _reads_messages(plan)
@@ -87,11 +89,11 @@ def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
             code="message-identity",
             columns=wrong,
         )
-    if plan.by_offset and plan.input.event_time != offset:
+    if plan.by_offset and plan.input.order[-1] != offset:
         raise UsageError(
             "windows of offsets must use the offset of the identity, but stream(offset=…) names another column",
             code="message-identity",
-            offset=plan.input.event_time,
+            offset=plan.input.order[-1],
             identity=known.identity,
         )
     return Identity(fields_of, offset)
@@ -115,14 +117,14 @@ def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
 def _reads_messages(plan: GroupTables) -> bool:
     """Whether functions of all rows of a window read the message store: not where a pane is of some of the messages
     only, those that are new, those before an element or before its trigger finished, those whose turn has come, or
-    those that no other takes back; and not where bounds do not say which messages are of a window: by lifetime, or of
-    sessions of any gap that overlap others which are closed.
+    those that no other takes back; and not where bounds do not say which messages are of a window: by lifetime, of
+    sessions of any gap that overlap others which are closed, or of numbers that are not stored with messages.
     """
     triggers = plan.triggers
     some = plan.mode == "discarding" or triggers.per_element or triggers.finishes or plan.input.signed
     held = plan.in_order and (triggers.early is not None or triggers.when is not None)
     overlap = plan.sessions and not plan.in_cells and plan.rule == "window"
-    return not (some or held or overlap or plan.touching)
+    return not (some or held or overlap or plan.touching or plan.kind.numbered)
 
 
 def _keeps_all(bound: BoundAggregate) -> bool:
@@ -133,7 +135,8 @@ def _keeps_all(bound: BoundAggregate) -> bool:
 def _forgets_by_time(plan: GroupTables) -> bool:
     """Whether lateness says how long an identity is known, so that it is forgotten by its time and not its offset."""
     timed = plan.input.event_time not in plan.input.added and plan.input.event_time not in plan.input.order
-    return not of_tuples(plan.kind) or (plan.by_number and timed and plan.rule == "event")
+    # Where messages are numbered, the number stands for the time.
+    return not of_tuples(plan.kind) or plan.kind.numbered or (plan.by_number and timed and plan.rule == "event")
 
 
 def _check(plan: GroupTables) -> None:
@@ -171,6 +174,16 @@ def _check_unordered(plan: GroupTables, known: KnownMessages) -> None:
             "offset: use a retention by time, or an identity that ends in an integer column",
             code="identity-order",
             identity=known.identity,
+        )
+
+
+def _check_numbered(known: KnownMessages) -> None:
+    """Raise `UsageError` where messages are to be stored that lie in windows of their numbers."""
+    if known.retention is not None or known.layout is not None or known.equal:
+        raise UsageError(
+            "sessions of messages know messages by their identity, but store none: remove retain=, layout= and "
+            "equal=, or use sessions of offsets, offset_sessions(…)",
+            code="message-sessions",
         )
 
 

@@ -82,6 +82,13 @@ def _check_axis(description: Windowed) -> None:
                 "the watermark of windows of offsets follows the offsets: remove the watermark setting", code="offset"
             )
         chosen = (description.lateness_us, description.late_rule, description.future_tolerance_us)
+        if chosen != (USUAL_US, "event", USUAL_US) and kind.numbered:
+            raise UsageError(
+                "a message keeps its number, so none can come between those that have one: remove "
+                ".allowed_lateness(…); the late ledger has those that do",
+                code="message-sessions",
+                operator=description.name,
+            )
         if chosen != (USUAL_US, "event", USUAL_US):
             raise UsageError(
                 "set how many offsets may be late on the windows: offset_windows(…, late=…)", code="window-late"
@@ -171,6 +178,12 @@ def _check_retention(description: Windowed) -> None:
     if isinstance(kind, Global | Counted):
         raise UsageError(
             "count and global windows are kept until they are full, or for ever: remove the retention of windows",
+            code="retention",
+        )
+    if kind is not None and kind.numbered:
+        raise UsageError(
+            "sessions of messages are over once they have fired, as no message can come late: remove the retention "
+            "of windows",
             code="retention",
         )
     if isinstance(kind, Sessions) and kind.by_offset:

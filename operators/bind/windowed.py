@@ -25,13 +25,14 @@ from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
+from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
 from tidestate.operators.plan.window_timing import WINDOW_TIMING
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.numbers import MESSAGE_NUMBER, MessageNumbers
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.plan import WindowPlan
@@ -59,10 +60,10 @@ def bind_windowed(
         name=description.name,
         kind=kind,
         input=InputSpec(
-            event_time=place if late is None else description.offset or "",
+            event_time=place if late is None else next(iter(lacking), description.offset or ""),
             schema=types,
             key=keys,
-            watermarks=_watermarks(description, place, by_offset=late is not None),
+            watermarks=_watermarks(description, place, kind),
             future_us=description.future_tolerance_us if late is None else LIMIT_US,
             order=tuple(name for name in (description.origin, description.offset) if name),
             added=lacking,
@@ -121,7 +122,7 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
         check_gap(schema, description.windows.gap_column)
     _check_order(description, schema)
     read = [pa.field(name, _input_type(name, times, description, schema, signed)) for name in columns]
-    return pa.schema(read + [pa.field(name, TIME) for name in lacking])
+    return pa.schema(read + [pa.field(name, pa.int64() if name == MESSAGE_NUMBER else TIME) for name in lacking])
 
 
 def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
@@ -157,11 +158,13 @@ def _tracked(description: Windowed, types: pa.Schema) -> TrackedOffsets | None:
     raise UsageError(why, code="window-offsets", operator=description.name)
 
 
-def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Watermarks:
+def _watermarks(description: Windowed, column: str, kind: Windows) -> Watermarks:
     """As described; by default the largest event time less a delay, or the clock; of rows that name their windows,
     and no event time, the largest start of a window.
     """
-    if by_offset:
+    if kind.numbered:
+        return Watermarks(MessageNumbers(description.offset or "", description.origin))
+    if kind.by_offset:
         # Everything before the watermark has been seen: the offset after the largest is the first that was not.
         return default_watermarks(description.offset or "", -1)
     if description.processing_time:

@@ -89,7 +89,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     def emits_unfinished(self) -> bool:
         """Whether a session may emit a pane before it is certain not to grow."""
         early = self.triggers.early is not None or self.triggers.when is not None
-        return early or (self.triggers.late is not None and self.lateness_us > 0)
+        numbered = self.windows is not None and self.windows.numbered  # nothing comes late
+        return early or (self.triggers.late is not None and self.lateness_us > 0 and not numbered)
 
     @property
     def horizon(self) -> Retention | None:

@@ -41,8 +41,13 @@ class WindowKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     @property
     def by_offset(self) -> bool:
-        """Whether windows are of offsets, not of time."""
+        """Whether windows are of offsets, or of numbers that follow from these, not of time."""
         return self.late is not None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether windows are of the numbers that messages have in the order of their offsets."""
+        return False
 
 
 class Sliding(WindowKind, frozen=True, tag="sliding"):
@@ -224,6 +229,31 @@ class SessionsOfOffsets(Sessions, frozen=True, tag="session_of_offsets"):
     late: int = 0
 
 
+class SessionsOfMessages(Sessions, frozen=True, tag="session_of_messages"):
+    """Windows of one key's messages of whose numbers each is less than ``gap`` above the one before. The numbers are
+    those of all messages of the stream, in the order of their offsets.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("sessions-by-messages/1",)
+
+    gap: int = msgspec.field(name="messages", default=0)
+
+    @property
+    def late(self) -> int:
+        """None: a message behind those that have a number gets none."""
+        return 0
+
+    @property
+    def numbered(self) -> bool:
+        """Always: their bounds are such numbers."""
+        return True
+
+    @property
+    def without(self) -> int:
+        """The most messages without the key that lie between two of a session."""
+        return self.gap - 2
+
+
 class Global(WindowKind, frozen=True, tag="global"):
     """One window that holds all of time."""
 
@@ -246,6 +276,7 @@ Windows = (
     | Rolling
     | Sessions
     | SessionsOfOffsets
+    | SessionsOfMessages
     | Global
     | Counted
     | NamedWindow

@@ -32,7 +32,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.progress import GeneratorState, Progress, watermark_of
+from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, watermark_of
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -188,12 +188,13 @@ def operator_after(operator: OperatorState, results: Sequence[TaskResult], progr
         advances=plain["generator"]["advances"],
         buffers=plain["generator"]["buffers"].get(""),
         buffers_by_side={side: saved for side, saved in plain["generator"]["buffers"].items() if side},
+        numbering=plain["generator"]["numbering"],
         resumes=False,
         gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )
 
 
-prepare(BufferState, Advance, Tracker)
+prepare(BufferState, Advance, Tracker, Numbering)
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
@@ -207,7 +208,8 @@ def progress_of(operator: OperatorState) -> Progress | None:
         tracker = msgspec.convert(operator.progress, Tracker)
         if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
             raise msgspec.ValidationError("steps are pairs of a time and a position")
-        return Progress(tracker, GeneratorState(advances, buffers, operator.origins))
+        numbering = msgspec.convert(operator.numbering, Numbering) if operator.numbering is not None else None
+        return Progress(tracker, GeneratorState(advances, buffers, operator.origins, numbering=numbering))
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; restore a good copy",

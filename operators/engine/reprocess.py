@@ -28,7 +28,8 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
     if not taking:
         raise UsageError(
-            "no operator of this job can process late events again: a deduplication can, and windows except of edges",
+            "no operator of this job can process late events again: a deduplication can, and windows except of edges "
+            "and sessions of messages",
             code="feed",
         )
     chosen = [name for name in taking if operator in (None, name)]

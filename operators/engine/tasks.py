@@ -80,8 +80,7 @@ def _admitted(batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase:
                     start, seen = batch.start(batch.inputs[name]), node.rows(feed, of_stream)
                     classified = classify(node.plan, seen, start, batch.partitions, watch.timed, states[name])
                     # For the next piece of the same sources, if their order matters.
-                    advances = states[name].advances | classified.claims.advances
-                    states[name] = msgspec.structs.replace(states[name], advances=advances)
+                    states[name] = states[name].following(classified.claims)
                     blocks += blocks_of(classified, operator, feed_number * FEEDS + number, batch.spans)
         if blocks:
             yield blocks[0].with_times(watch.take())

@@ -24,6 +24,7 @@ from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
 from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.progress import (
     Claims,
@@ -247,7 +248,7 @@ def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
         # Rows of the ledger have the time that was added when they came first.
         has_times = plan.reprocessing and name in events.column_names
         times = events[name] if has_times else _added(name, chosen, context.now_us)
-        chosen = chosen.append_column(name, times.cast(TIME))
+        chosen = chosen.append_column(name, times.cast(plan.input.schema.field(name).type))
     return with_types(chosen, plan.input.schema)
 
 
@@ -273,7 +274,11 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArray:
-    """Event times of rows without one: the processing time, or the last instant of their windows."""
+    """Event times of rows without one: the processing time, the last instant of their windows, or a number, which the
+    generator gives them.
+    """
+    if name == MESSAGE_NUMBER:
+        return pa.nulls(events.num_rows, pa.int64())
     if name == PANE_TIME:
         return pc.subtract(events["window_end"].cast(TIME).cast(pa.int64()), 1)
     return pa.array(np.full(events.num_rows, now_us))

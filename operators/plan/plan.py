@@ -73,8 +73,6 @@ class Plan(ABC):
     (``by_offset``), lateness and retention are offsets too.
     """
 
-    reprocesses: ClassVar[bool] = False
-    """Whether late events may be reprocessed."""
     taken_again: ClassVar[str] = "whose windows are retained"
     """Which of them it then takes."""
     classifies_late: ClassVar[bool] = False
@@ -121,6 +119,11 @@ class Plan(ABC):
         and they claim no watermark.
         """
         return replace(self, rows_are="ledger")
+
+    @property
+    def reprocesses(self) -> bool:
+        """Whether late events may be reprocessed."""
+        return False
 
     @property
     def reprocessing(self) -> bool:

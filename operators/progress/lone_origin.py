@@ -22,14 +22,20 @@ class LoneOrigin(Observer):
     columns: Mapping[str, str]
 
     def read(self, accepted: pa.Table, so_far: Progress) -> Claims:
+        return Claims(origins=self.only_origin(accepted, so_far.generator.origins))
+
+    def only_origin(self, rows: pa.Table, known: Sequence[str]) -> tuple[str, ...]:
+        """The one origin that these rows have in each column, those ``known`` before included. Raises `UsageError`
+        for a second one.
+        """
         # Two values of a column are as wrong as a hundred.
         origins = [
             f"{front}{origin}"
             for front, column in self.columns.items()
-            for origin in pc.unique(accepted[column].drop_null()).slice(0, 2).to_pylist()
+            for origin in pc.unique(rows[column].drop_null()).slice(0, 2).to_pylist()
         ]
-        self._one_of_each([*so_far.generator.origins, *origins])
-        return Claims(origins=tuple(sorted(origins)))
+        self._one_of_each([*known, *origins])
+        return tuple(sorted(origins))
 
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
         state = progress.generator

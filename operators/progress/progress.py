@@ -22,17 +22,30 @@ BUDGET_BYTES = 256 << 20
 """The default memory budget of a step."""
 
 
+class Numbering(msgspec.Struct, frozen=True):
+    """How many messages of a stream have a number, and the largest ``offset`` among them."""
+
+    messages: int = 0
+    offset: int = -1
+
+
 class GeneratorState(msgspec.Struct, frozen=True):
     """What a generator of watermarks and observers know between micro-batches; most know nothing. ``advances``: the
     newest CTIs, by source. ``buffers``: which buffers have arrived, by side; those of all rows under the empty name.
-    ``origins``: those of the rows, where only one is taken. ``steps``: of the micro-batch alone, how the newest
-    position of each side has moved, packed; not stored.
+    ``origins``: those of the rows, where only one is taken. ``numbering``: of messages that are numbered. ``steps``:
+    of the micro-batch alone, how the newest position of each side has moved, packed; not stored.
     """
 
     advances: dict[str, Advance] = {}
     buffers: dict[str, BufferState] = {}
     origins: tuple[str, ...] = ()
     steps: dict[str, bytes] = {}
+    numbering: Numbering | None = None
+
+    def following(self, claims: Claims) -> GeneratorState:
+        """The state for the next piece of the same sources, after one with these claims."""
+        numbering = claims.numbering or self.numbering
+        return msgspec.structs.replace(self, advances=self.advances | claims.advances, numbering=numbering)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -72,7 +85,8 @@ class Claims(msgspec.Struct, frozen=True):
     rejected rows, which keep a known source from being idle and add no source. ``advances``: CTIs by source after the
     piece; ``buffers``: which ones it has, packed, and ``ends``: declared last sequence numbers by origin, each by
     side (empty: of all rows); ``newest``: packed steps of positions by side; ``first_offsets``: the smallest by side;
-    ``origins``: those of the rows; ``peak``: the event furthest ahead.
+    ``origins``: those of the rows; ``peak``: the event furthest ahead; ``numbering``: the messages so far, up to the
+    end of the piece.
     """
 
     reports: Reports = {}
@@ -84,6 +98,7 @@ class Claims(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     peak: Peak | None = None
     first_offsets: dict[str, int] = {}
+    numbering: Numbering | None = None
 
     @property
     def of_panes(self) -> Claims:
@@ -92,7 +107,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def joined_claims(pieces: Iterable[Claims]) -> Claims:
-    """The claims of parts of a piece, of which at most one has positions or origins, or buffers of a side."""
+    """The claims of parts of a piece, of which at most one has positions, origins or numbers, or buffers of a side."""
     parts = list(pieces)
     return Claims(
         merged(part.reports for part in parts),
@@ -103,6 +118,7 @@ def joined_claims(pieces: Iterable[Claims]) -> Claims:
         {side: steps for part in parts for side, steps in part.newest.items()},
         next((part.origins for part in parts if part.origins), ()),
         first_offsets={side: offset for part in parts for side, offset in part.first_offsets.items()},
+        numbering=next((part.numbering for part in parts if part.numbering), None),
     )
 
 

@@ -27,12 +27,15 @@ UNTIL = "remembered_until"
 class DedupPlan(Plan):
     """The key columns are the id of a row. ``follows``: its lateness is the default, not a setting of its own."""
 
-    reprocesses = True
     late_option = "allowed_lateness=…"
     taken_again = "whose ids are not remembered"
 
     within_us: int | None = None
     follows: bool = False
+
+    @property
+    def reprocesses(self) -> bool:
+        return True
 
     @cached_property
     def seen(self) -> TableSpec:

@@ -9,6 +9,7 @@ from tidestate.operators.describe.windows import (
     Global,
     Rolling,
     Sessions,
+    SessionsOfMessages,
     SessionsOfOffsets,
     Sliding,
     SlidingLifetimes,
@@ -95,6 +96,23 @@ def offset_sessions(offsets: int, *, late: int | None = None) -> SessionsOfOffse
     input is ``late`` offsets (default: as many) past its end.
     """
     return SessionsOfOffsets(_positive(offsets), late=_late(late, offsets))
+
+
+@checked
+def message_sessions(without: int) -> SessionsOfMessages:
+    """Messages of a key belong together as long as at most ``without`` other messages of the stream lie between one
+    and the next. All messages count, of any key, and offsets that are missing do not: the stream names the column of
+    its offsets, and takes messages in their order.
+
+    Windows are of the numbers of messages, from 0: a session ends ``without + 2`` after the number of its last one.
+    """
+    if isinstance(without, bool) or not isinstance(without, int) or not 0 <= without < MOST:
+        raise UsageError(
+            "the number of messages without the key must be an integer from 0 to below 2^60",
+            code="window-count",
+            found=repr(without),
+        )
+    return SessionsOfMessages(without + 2)
 
 
 @checked

@@ -20,6 +20,7 @@ from tidestate.operators.describe.windows import (
     Counted,
     Rolling,
     Sessions,
+    SessionsOfMessages,
     SessionsOfOffsets,
     Sliding,
     SlidingLifetimes,
@@ -108,6 +109,8 @@ def _window(kind: WindowKind) -> str:
         return call_text(name, tuple(map(text_of, spans)), offset=_span(kind.shift), of=of, strict=strict)
     if isinstance(kind, Rolling):
         return call_text("rolling", (text_of(kind.size),))
+    if isinstance(kind, SessionsOfMessages):
+        return call_text("message_sessions", (kind.without,))
     if isinstance(kind, SessionsOfOffsets):
         return call_text("offset_sessions", (kind.gap,), late=None if kind.late == kind.gap else kind.late)
     if isinstance(kind, Sessions):

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -69,13 +68,15 @@ class RightIntervals(Check):
 class EdgePlan(WindowPlan):
     """The plan of windows by lifetime whose rows may be edges."""
 
-    # What is late is behind windows that have fired with what was known then.
-    reprocesses: ClassVar[bool] = False
-
     lives: EventColumns
     """The columns with the end and the shape of each row."""
     payload: tuple[str, ...]
     """The columns that aggregates read of an event: an end has the values of its start."""
+
+    @property
+    def reprocesses(self) -> bool:
+        """No: what is late is behind windows that have fired with what was known then."""
+        return False
 
     @property
     def own_checks(self) -> tuple[Check, ...]:

@@ -84,9 +84,13 @@ class GroupTables(WindowedPlan):
     tracked: TrackedOffsets | None = None
     """The offsets of messages that windows store; None for none."""
 
-    reprocesses = True
     late_option = ".allowed_lateness(…)"
     future_option = ".allowed_lateness(future_tolerance=…)"
+
+    @property
+    def reprocesses(self) -> bool:
+        """But not where messages are numbered: none is late by its number."""
+        return not self.kind.numbered
 
     @property
     def clocked(self) -> bool:

@@ -140,6 +140,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """As ``buffers``, of each side of a join, union or merge that has its own. Not in the file while there are none.
     Owner: the step.
     """
+    numbering: dict[str, Any] | None = None
+    """How many messages have a number, and the largest offset of these. Not in the file where messages have none.
+    Owner: the step.
+    """
     due_us: TimeUs | None = None
     """The processing time at which something is due without input, or None. Owner: the step."""
     types: dict[str, str] = {}

@@ -134,6 +134,7 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         operator.advances,
         operator.buffers,
         operator.buffers_by_side,
+        operator.numbering,
     ):
         _check_depth(tree)
 
@@ -244,7 +245,7 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``results`` and ``buffers_by_side`` where there are none.
+    ``needs``, ``results``, ``buffers_by_side`` and ``numbering`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -254,7 +255,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
 
-_ABSENT = ("results", "buffers_by_side")
+_ABSENT = ("results", "buffers_by_side", "numbering")
 
 
 def _fields_of(operator: OperatorState) -> dict[str, Any]:

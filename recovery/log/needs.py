@@ -26,6 +26,7 @@ CAPABILITIES: dict[str, str] = {
     "rows-in-order/1": "a union or a time shift keeps rows until the watermark passes them",
     "window-offsets/1": "windows store the first and last offset of their messages next to their aggregates",
     "rolling-windows/1": "windows of the last span before each event, whose events are stored by their times",
+    "sessions-by-messages/1": "sessions are of the numbers of messages, which the manifest counts",
     "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }

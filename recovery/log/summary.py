@@ -54,7 +54,11 @@ def mark_text(mark: int | None, *, offsets: bool) -> str | None:
 def goes_by_offset(operator: OperatorState) -> bool:
     """Whether its watermark is an offset, not a time."""
     windows = operator.configuration.get("window")
-    return isinstance(windows, dict) and windows.get("kind") in ("offsets", "session_of_offsets")
+    return isinstance(windows, dict) and windows.get("kind") in (
+        "offsets",
+        "session_of_offsets",
+        "session_of_messages",
+    )
 
 
 def job_mark_text(manifest: Manifest, mark: int | None) -> str | None:

@@ -82,8 +82,18 @@ def _progress(operator: OperatorState, *, repeats: bool) -> list[str]:
     left_out = {"quiet_us": 0} | ({"rows": 0} if repeats else {})
     tracker["sources"] = {name: one | left_out for name, one in tracker.get("sources", {}).items()}
     operator = msgspec.structs.replace(operator, progress=tracker)
-    names = ("watermark_us", "progress", "advances", "buffers", "buffers_by_side", "origins", "due_us", "expired")
-    names += ("rebuilding",)
+    names = (
+        "watermark_us",
+        "progress",
+        "advances",
+        "buffers",
+        "buffers_by_side",
+        "numbering",
+        "origins",
+        "due_us",
+        "expired",
+        "rebuilding",
+    )
     return [f"{name} {msgspec.json.encode(getattr(operator, name), order='sorted').decode()}" for name in names]
 
 

@@ -304,6 +304,7 @@ SCENARIOS: dict[str, Scenario] = {
     "tumbling, drained": _plain("tumbling", drain=True),
     "sliding": _plain("sliding, of two keys"),
     "sessions": _plain("sessions", drain=True),
+    "sessions of messages": _plain("sessions of messages", drain=True),
     "counted": _plain("counted"),
     "full state": _plain("full state"),
     "discarding": _plain("discarding"),

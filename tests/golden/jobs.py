@@ -106,6 +106,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "counted_sliding": lambda: case(_job(ts.count_windows(4, 2)).accumulation("retracting"), 16),
     "offsets": lambda: case(_job(ts.offset_windows(6, 3), None, of=ts.stream(**ORDER)), 17, parts=("x",)),
     "offset_sessions": lambda: case(_job(ts.offset_sessions(2), None, of=ts.stream(**ORDER)), 18, parts=("x",)),
+    "message_sessions": lambda: case(_job(ts.message_sessions(1), None, of=ts.stream(**ORDER)), 114, parts=("x",)),
     "global_counted": lambda: case(
         _job(ts.global_window()).trigger(when=trigger.repeatedly(trigger.after_count(3))), 19
     ),

@@ -228,6 +228,14 @@ KINDS: dict[str, Kind] = {
             .accumulation("retracting")
         )
     ),
+    "sessions of messages": Kind(
+        lambda: (
+            ts.stream(offset="o")
+            .group_by("k")
+            .window(ts.message_sessions(2))
+            .aggregate(n=agg.count(), s=agg.sum("v"), all=agg.list("o"))
+        )
+    ),
     "union": Kind(lambda: ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))),
     "join with CTIs": Kind(
         lambda: _by_ctis().join(_by_ctis(), on="k", within=("-5 s", "10 s"), how="left", allowed_lateness="10 s")

@@ -77,6 +77,7 @@ WINDOWS: dict[str, tuple[Aggregation, list[Any]]] = {
         of_starts(lambda at: [at // 6 * 6], 6, offset_of),
     ),
     "sessions of offsets": (job(ts.offset_sessions(2), offset="at", origin="part"), of_sessions(2, offset_of)),
+    "sessions of messages": (job(ts.message_sessions(0), offset="at", origin="part"), of_sessions(2, offset_of)),
 }
 
 

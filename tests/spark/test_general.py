@@ -81,6 +81,10 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
         .accumulation("retracting"),
         Memory(),
     ),
+    "sessions of messages": (
+        ts.stream(offset="id").group_by("k").window(ts.message_sessions(2)).aggregate(n=agg.count(), s=agg.sum("v")),
+        RocksDB(),
+    ),
     "deduplicated": (
         ts.stream(event_time="t", watermark_delay="20 seconds").deduplicate(
             ["k", "v"], within="10 seconds", allowed_lateness="10 seconds"

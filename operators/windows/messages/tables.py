@@ -42,7 +42,7 @@ NUMBER = "_number"
 """Of messages in counted windows: which of its key it is."""
 FOR_WINDOW = "_for_window"
 """Of late events that are reprocessed for one window: its start."""
-_GENERATED = (Column(RECEIVED, "int64"), Column(REFUSED, "string"))
+_RECEIVED, _REFUSED = Column(RECEIVED, "int64"), Column(REFUSED, "string")
 HORIZON, HORIZON_BEFORE = "horizon", "horizon_before"
 """Marks of the end of the latest window that is closed, in this step and in the one before."""
 METADATA = "metadata"
@@ -189,8 +189,19 @@ class MessageWindows(GroupTables, ReplayedPlan):
         names |= {column.name for column in key}
         values = [Column(field.name, type_text(field.type)) for field in self.input.schema if field.name not in names]
         values += [Column(FOR_WINDOW, "int64")] if self.names_windows else []
-        values += _GENERATED if self.input.watermarks.filters_rows else ()
-        return TableSpec("rows", key, tuple(values))
+        return TableSpec("rows", key, (*values, *self._generated))
+
+    @property
+    def keeps_received(self) -> bool:
+        """But not of a number, which it did not have when it came."""
+        return super().keeps_received and not self.kind.numbered
+
+    @property
+    def _generated(self) -> tuple[Column, ...]:
+        """The columns that events have from a generator which read them before."""
+        if not self.input.watermarks.filters_rows:
+            return ()
+        return (_RECEIVED, _REFUSED) if self.keeps_received else (_REFUSED,)
 
     def sent(self, events: pa.Table) -> pa.Table:
         """Events as rows of `exchanged`. Raises `UsageError` for one without an identity."""
@@ -199,15 +210,14 @@ class MessageWindows(GroupTables, ReplayedPlan):
         if self.names_windows:
             only = events[ONLY] if ONLY in events.column_names else pa.nulls(events.num_rows, pa.int64())
             events = events.append_column(FOR_WINDOW, only)
-        for column in _GENERATED if self.input.watermarks.filters_rows else ():
+        for column in self._generated:
             if column.name not in events.column_names:
                 events = events.append_column(column.name, pa.nulls(events.num_rows, column.arrow))
         return events.select(self.exchanged.schema.names).cast(self.exchanged.schema)
 
     def events_in(self, arriving: pa.Table) -> pa.Table:
         """The events in rows of `exchanged`."""
-        names = [column.name for column in _GENERATED] if self.input.watermarks.filters_rows else []
-        events = arriving.select([*self.input.schema.names, *names])
+        events = arriving.select([*self.input.schema.names, *(column.name for column in self._generated)])
         if FOR_WINDOW in arriving.column_names and arriving[FOR_WINDOW].null_count < arriving.num_rows:
             events = events.append_column(ONLY, arriving[FOR_WINDOW])
         return events

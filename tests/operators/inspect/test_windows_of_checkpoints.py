@@ -235,6 +235,7 @@ PLACED = pa.schema(
 OTHER_KINDS: dict[str, Any] = {
     "offsets": ts.stream(offset="n").group_by("k").window(ts.offset_windows(8, 3, late=40)),
     "offset sessions": ts.stream(offset="n").group_by("k").window(ts.offset_sessions(4, late=40)),
+    "message sessions": ts.stream(offset="n").group_by("k").window(ts.message_sessions(4)),
     "tumbling lifetimes": ts.stream(event_time="t", lifetime=ts.lifetime("until"))
     .group_by("k")
     .window(ts.tumbling("5 seconds", of="lifetime")),

@@ -44,6 +44,7 @@ ATTACHED: list[tuple[Any, str, str]] = [
     (count(ts.sessions("30 minutes")), "window", 'sessions("30 minutes")'),
     (count(ts.count_windows(5, 2)), "window", "count_windows(5, 2)"),
     (count(ts.offset_windows(6)), "window", "offset_windows(6, start=0)"),
+    (count(ts.message_sessions(3)), "window", "message_sessions(3)"),
     (
         GROUPS.window(ts.global_window()).aggregate(top=agg.top_n("v", 3, by="w"), high=agg.max("v")),
         "aggregate",
