@@ -127,6 +127,9 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
     for field, records in (("renamed", operator.renamed), ("results", operator.results)):
         for renamed_in, _, _ in records:
             check_natural(renamed_in, field)
+    check_times(operator.emitted, "emitted")
+    for last in operator.emitted.values():
+        check_natural(last, "emitted")
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)
@@ -238,7 +241,7 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs`` and ``results`` where there are none.
+    ``needs``, ``results`` and ``emitted`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -251,7 +254,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
 def _fields_of(operator: OperatorState) -> dict[str, Any]:
     left_out = {"partitions": ()} if operator.base else {}
     fields = msgspec.structs.asdict(operator) | left_out
-    return {name: value for name, value in fields.items() if name != "results" or value}
+    return {name: value for name, value in fields.items() if value or name not in ("results", "emitted")}
 
 
 class _File(msgspec.Struct):
