@@ -32,12 +32,14 @@ def with_origin(description: _R, number: int | None = None) -> _R:
     """The description with the origin that its operator is: the one it was given, else this ``number``, by default
     the first after those of its streams; and with the column that the watermark is told of.
     """
-    chosen = description.output_origin
-    if chosen is None:
+    setting = description.output_origin
+    if setting is None:
         return description
     if number is None:
         number = len(streams_of(description)) + 1
-    origin = OutputOrigin(number if chosen.origin is None else chosen.origin, chosen.time or _usual_time(description))
+    origin = OutputOrigin(
+        number if setting.origin is None else setting.origin, setting.time or _usual_time(description)
+    )
     return replace(description, output_origin=origin)
 
 
@@ -46,23 +48,24 @@ def with_origins(chain: Chain) -> tuple[Runnable, ...]:
     numbers that were given. Raises `UsageError` where two were given the same.
     """
     numbers = _numbers(chain)
-    return tuple(with_origin(one, number) for one, number in zip(chain.operators, numbers, strict=True))
+    return tuple(with_origin(operator, number) for operator, number in zip(chain.operators, numbers, strict=True))
 
 
 def _numbers(chain: Chain) -> Sequence[int]:
-    chosen = [one.output_origin.origin if one.output_origin else None for one in chain.operators]
-    given = [number for number in chosen if number is not None]
-    if twice := sorted({number for number in given if given.count(number) > 1}):
+    settings = [operator.output_origin for operator in chain.operators]
+    origins = [None if setting is None else setting.origin for setting in settings]
+    taken = [number for number in origins if number is not None]
+    if twice := sorted({number for number in taken if taken.count(number) > 1}):
         raise UsageError(
             "two operators of this job are the same origin, so what they put out could not be told apart: give each "
             "a number of its own, .origins(origin=…), or none",
             code="origins",
             origins=twice,
         )
-    free = (number for number in count(1) if number not in given)
+    free = (number for number in count(1) if number not in taken)
     for _ in chain.streams:
         next(free)
-    return [next(free) if number is None else number for number in chosen]
+    return [next(free) if number is None else number for number in origins]
 
 
 def check_origin(plan: Plan) -> None:
@@ -82,9 +85,9 @@ def check_origin(plan: Plan) -> None:
         )
     column = origin.time or plan.input.event_time
     try:
-        bound, why = plan.output_watermark(0, column), "its rows may be of any time until the input ends"
+        bound, reason = plan.output_watermark(0, column), "its rows may be of any time until the input ends"
     except UsageError as error:
-        bound, why = BEGINNING_US, str(error)
+        bound, reason = BEGINNING_US, str(error)
     if bound == BEGINNING_US:
         raise UsageError(
             "the output of this operator has no watermark in that column, which its buffers would tell: name another "
@@ -92,7 +95,7 @@ def check_origin(plan: Plan) -> None:
             code="origins-time",
             operator=plan.name,
             column=column,
-            because=why,
+            because=reason,
         )
 
 

@@ -41,7 +41,7 @@ from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import ledger_blocks, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
-from tidestate.operators.plan.output_buffers import output_origin, output_schema
+from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
@@ -310,7 +310,7 @@ class Driver(Generic[B, _P]):
         """The panes of a checkpoint of this job as a table; empty without one."""
         panes = manifest.panes if manifest is not None else ()
         with self._unless_fenced():
-            return read_rows(self.job.checkpoint, panes, output_schema(self.job.plan))
+            return read_rows(self.job.checkpoint, panes, delivered_schema(self.job.plan))
 
     @contextmanager
     def _unless_fenced(self) -> Iterator[None]:

@@ -504,7 +504,7 @@ def _last_buffer(plan: Plan, operator: OperatorState) -> int:
 def _numbered(plan: Plan, operator: OperatorState, answers: Sequence[TaskResult]) -> OperatorState:
     """The output operator after a step, which was a buffer of it where anything was emitted."""
     origin = output_origin(plan)
-    if origin is None or origin.origin is None or not any(one.panes for one in answers):
+    if origin is None or origin.origin is None or not any(answer.panes for answer in answers):
         return operator
     counted = {**operator.emitted, origin.origin: _last_buffer(plan, operator) + 1}
     return msgspec.structs.replace(operator, emitted=counted)

@@ -36,7 +36,7 @@ def output_origin(plan: Plan) -> OutputOrigin | None:
     return None if stored is None else msgspec.convert(stored, OutputOrigin)
 
 
-def output_schema(plan: Plan) -> pa.Schema:
+def delivered_schema(plan: Plan) -> pa.Schema:
     """The columns of the rows that a job with this output operator delivers."""
     schema = plan.pane_schema
     return schema if output_origin(plan) is None else pa.schema([*schema, *_FIELDS])

@@ -163,8 +163,8 @@ def settings_of(description: Runnable) -> dict[str, str]:
     return {word: setting_text(value) for word, value in values.items() if not _is_unset(value)}
 
 
-def _origins(chosen: OutputOrigin | None) -> Arguments | None:
-    return None if chosen is None else _given(*_one(chosen.origin), time=chosen.time)
+def _origins(setting: OutputOrigin | None) -> Arguments | None:
+    return None if setting is None else _given(*_one(setting.origin), time=setting.time)
 
 
 def _is_unset(value: Any) -> bool:

@@ -307,8 +307,8 @@ class OperatorStream(Stream, Runs):
         ``origin`` is the number of the operator, by default the next one after those of the streams and operators in
         front of it, which count from 1. Operators of the same job get the rows without these columns.
         """
-        chosen = OutputOrigin(origin, time)
-        return self._with(msgspec.structs.replace(self.operator.description, output_origin=chosen))
+        setting = OutputOrigin(origin, time)
+        return self._with(msgspec.structs.replace(self.operator.description, output_origin=setting))
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """An operator is an origin of its own: its output comes in numbered buffers, against a naive count of them.
 
-NebulaStream: "the `OriginId` that is unique for each source or stateful operator in a query plan".
+NebulaStream: "the OriginId that is unique for each source or stateful operator in a query plan".
 """
 
 from __future__ import annotations
@@ -23,40 +23,20 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.output_origins import BUFFER_COLUMNS, BUFFERS, EVENT_SCHEMA, Event, Rows, check_line, plain, table
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import TIME
 from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators import Root
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.transport import InProcess
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
-
-SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("v", "int64")])
-COLUMNS = ["origin_id", "sequence", "chunk", "last_chunk", "origin_watermark"]
-LAST_US = 253_402_300_799_999_999
-Event = tuple[str, int]
-Rows = list[dict[str, Any]]
-BUFFERS = {"origin": "origin_id", "sequence": "sequence", "chunk": "chunk", "last": "last_chunk"}
-
-
-def table(events: Sequence[Event]) -> pa.Table:
-    columns = list(zip(*events, strict=True)) or [(), ()]
-    times = pa.array(columns[1], pa.int64()).cast(TIME)
-    values = pa.array(range(len(events)), pa.int64())
-    return pa.table([pa.array(columns[0], "string"), times, values], schema=SCHEMA)
-
-
-def plain(rows: pa.Table) -> Rows:
-    """Rows with times as microseconds."""
-    return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*map(_values, rows.columns), strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
 
 
 def _stream(name: str | None = None) -> Any:
@@ -68,6 +48,7 @@ def _windows(window: Any = None) -> Any:
     return _stream().group_by("k").window(window or ts.tumbling("10 us")).aggregate(n=agg.count()).named("job")
 
 
+LAST_US = 253_402_300_799_999_999
 JOBS: dict[str, Callable[[], OperatorStream]] = {
     "windows": lambda: _windows().allowed_lateness("20 us"),
     "retracting": lambda: (
@@ -145,7 +126,8 @@ def test_buffers_are_those_of_a_naive_count(kind: str, monkeypatch: pytest.Monke
             roots = [f"{folder}/plain", f"{folder}/numbered"]
             jobs = [JOBS[kind](), JOBS[kind]().origins(9)]
             runs = [
-                job.harness(SCHEMA, folder=root, partitions=partitions) for job, root in zip(jobs, roots, strict=True)
+                job.harness(EVENT_SCHEMA, folder=root, partitions=partitions)
+                for job, root in zip(jobs, roots, strict=True)
             ]
             twin, every = Twin(partitions), list[Rows]()
 
@@ -181,8 +163,8 @@ def test_buffers_are_those_of_a_naive_count(kind: str, monkeypatch: pytest.Monke
             assert all(row["origin_watermark"] == LAST_US for row in found)
             every.append(found)
             check_line([row for rows in every for row in rows])
-            counting = Root(roots[1]).panes().to_table().select(["k", *COLUMNS])
-            line = [{name: row[name] for name in ("k", *COLUMNS)} for rows in every for row in rows]
+            counting = Root(roots[1]).panes().to_table().select(["k", *BUFFER_COLUMNS])
+            line = [{name: row[name] for name in ("k", *BUFFER_COLUMNS)} for rows in every for row in rows]
             assert plain(counting) == line
 
     check()
@@ -190,30 +172,6 @@ def test_buffers_are_those_of_a_naive_count(kind: str, monkeypatch: pytest.Monke
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in names}
-
-
-def check_line(rows: Rows) -> None:
-    """Of each origin: sequences from 1 without gaps, chunks from 0 of which the last one alone is marked, a watermark
-    that rises, and no row before it but late ones.
-    """
-    chunks: dict[int, dict[int, bool]] = {}
-    marks: dict[int, int | None] = {}
-    for row in rows:
-        sequence = row["sequence"]
-        assert marks.setdefault(sequence, row["origin_watermark"]) == row["origin_watermark"]
-        assert chunks.setdefault(sequence, {}).setdefault(row["chunk"], row["last_chunk"]) == row["last_chunk"]
-    assert list(chunks) == list(range(1, len(chunks) + 1))
-    for flags in chunks.values():
-        assert list(flags) == list(range(len(flags)))
-        assert list(flags.values()) == [False] * (len(flags) - 1) + [True]
-    known = [mark for mark in marks.values() if mark is not None]
-    assert known == sorted(known)
-    assert None not in list(marks.values())[len(marks) - len(known) :]
-    for row in rows:
-        before = marks.get(row["sequence"] - 1)
-        time = row.get("window_end", row.get("time"))  # where rows of no window or pair pass, late ones do too
-        if before is not None and time is not None and row.get("timing") != "late" and "v" not in row:
-            assert time >= before
 
 
 SIDES: dict[str, Callable[[], OperatorStream]] = {
@@ -241,13 +199,13 @@ def test_the_buffers_of_two_streams(
     kind: str, left: list[list[Event]], right: list[list[Event]], partitions: int
 ) -> None:
     jobs = [SIDES[kind](), SIDES[kind]().origins()]
-    schemas = {"l": SCHEMA, "r": SCHEMA}
+    schemas = {"l": EVENT_SCHEMA, "r": EVENT_SCHEMA}
     runs = [job.harness(schemas, partitions=partitions) for job in jobs]
     rows, twin = Rows(), Twin(partitions)
     for pair in zip(left, right, strict=False):
         given_rows = dict(zip("lr", map(table, pair), strict=True))
         panes, numbered = (run.feed(given_rows) for run in runs)
-        assert numbered.drop_columns(COLUMNS).equals(panes)
+        assert numbered.drop_columns(BUFFER_COLUMNS).equals(panes)
         if kind == "union":
             rows += plain(numbered)
             continue
@@ -255,7 +213,7 @@ def test_the_buffers_of_two_streams(
         rows += plain(numbered)
         runs[1].restart()
     panes, numbered = (run.finish() for run in runs)
-    assert numbered.drop_columns(COLUMNS).equals(panes)
+    assert numbered.drop_columns(BUFFER_COLUMNS).equals(panes)
     check_line([*rows, *plain(numbered)])
     for one, after in pairwise(plain(numbered)):
         assert one["origin_id"] == after["origin_id"] == 3
@@ -277,11 +235,11 @@ def diagram_join() -> OperatorStream:
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_three_buffers_of_the_diagram_come_out_of_a_join(order: str, tmp_path: Path) -> None:
     """OriginId 3: SequenceNumber 1 in the chunks 0 and 1, of which the second is the last, then SequenceNumber 2."""
-    run = diagram_join().harness({"l": SCHEMA, "r": SCHEMA}, folder=tmp_path, partitions=4)
+    run = diagram_join().harness({"l": EVENT_SCHEMA, "r": EVENT_SCHEMA}, folder=tmp_path, partitions=4)
     rows = Rows()
     for batch in [*ORDERS[order], {"l": [("a", 20)], "r": [("a", 21)]}]:
         rows += plain(run.feed({name: table(events) for name, events in batch.items()}))
-    buffers = list(dict.fromkeys(tuple(row[name] for name in COLUMNS) for row in rows))
+    buffers = list(dict.fromkeys(tuple(row[name] for name in BUFFER_COLUMNS) for row in rows))
     assert buffers == [(3, 1, 0, False, 11), (3, 1, 1, True, 11), (3, 2, 0, True, 20)] or order != "both at once"
     assert [one[:4] for one in buffers] == [(3, 1, 0, False), (3, 1, 1, True), (3, 2, 0, True)]
 
@@ -299,7 +257,7 @@ def written_chunks(root: Path) -> list[pa.Table]:
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_another_job_that_reads_them_knows_what_is_missing(order: tuple[int, ...], tmp_path: Path) -> None:
     """The buffers of the diagram in each order: until all before it have come, none counts for the watermark."""
-    run = diagram_join().harness({"l": SCHEMA, "r": SCHEMA}, folder=tmp_path / "first", partitions=4)
+    run = diagram_join().harness({"l": EVENT_SCHEMA, "r": EVENT_SCHEMA}, folder=tmp_path / "first", partitions=4)
     for batch in (LEFT, RIGHT), ([("a", 20)], [("a", 21)]), ([("b", 40)], [("b", 41)]):
         run.feed(dict(zip("lr", map(table, batch), strict=True)))
     chunks = written_chunks(tmp_path / "first")
@@ -330,7 +288,7 @@ def test_another_job_that_reads_them_knows_what_is_missing(order: tuple[int, ...
 def test_a_missing_file_is_waited_for_and_then_the_results_are_the_same(tmp_path: Path) -> None:
     """Windows of one job, read by another: its files in three orders, one of them missing at first."""
     first = _windows().allowed_lateness("0 us").origins(origin=5, time="window_start")
-    run = first.harness(SCHEMA, folder=tmp_path / "first", partitions=3)
+    run = first.harness(EVENT_SCHEMA, folder=tmp_path / "first", partitions=3)
     chance = random.Random(7)
     for number in range(8):
         run.feed(table([(chance.choice("abcdef"), 9 * number + chance.randrange(12)) for _ in range(9)]))
@@ -353,8 +311,22 @@ def test_a_missing_file_is_waited_for_and_then_the_results_are_the_same(tmp_path
     assert len(results[0]) > 4
 
 
+def test_what_is_told_goes_no_further_than_the_longest_whole_prefix(tmp_path: Path) -> None:
+    """The input of the operator comes in buffers too: what follows a gap does not move what its output tells."""
+    schema = pa.schema([*EVENT_SCHEMA, ("of", "int64"), ("number", "int64"), ("reached", TIME)])
+    marks = watermark.buffers(origin="of", sequence="number", watermark="reached")
+    stream = ts.stream(event_time="t").watermark(marks, sources=["1"])
+    job = stream.group_by("k").window(ts.tumbling("10 us")).aggregate(n=agg.count())
+    run = job.trigger(early=trigger.each_batch()).origins().harness(schema, folder=tmp_path)
+    told = []
+    for number, at in ((1, 8), (3, 38), (4, 47), (2, 18), (5, 59)):
+        row = {"k": "a", "t": at, "v": 0, "of": 1, "number": number, "reached": at + 1}
+        told.append({(row["sequence"], row["origin_watermark"]) for row in plain(run.feed([row]))})
+    assert told == [{(1, 9)}, {(2, 9)}, {(3, 9)}, {(4, 48)}, {(5, 60)}]
+
+
 def test_a_checkpoint_without_rows_is_no_buffer(tmp_path: Path) -> None:
-    run = _windows().origins().harness(SCHEMA, folder=tmp_path)
+    run = _windows().origins().harness(EVENT_SCHEMA, folder=tmp_path)
     for at in (1, 2, 30, 31, 60):
         run.feed(table([("a", at)]))
     sequences = Root(tmp_path).panes().to_table()["sequence"].to_pylist()
@@ -374,13 +346,13 @@ def test_ids_follow_those_of_streams_and_operators_in_front() -> None:
         .timed_by("window_end")
         .join(right, on="k", within=("0 us", "9 us"), name="joined")
     )
-    panes = chain.origins().harness({"l": SCHEMA, "r": SCHEMA})
+    panes = chain.origins().harness({"l": EVENT_SCHEMA, "r": EVENT_SCHEMA})
     found = panes.feed({"l": table([("a", 1), ("a", 30)]), "r": table([("a", 12), ("a", 40)])})
     # 1 and 2 are the streams, 3 was given to the operator in front, whose rows come without columns of buffers.
     assert set(found["origin_id"].to_pylist()) == {4}
-    assert not [name for name in found.column_names if name.startswith("left_") and name[5:] in COLUMNS]
+    assert not [name for name in found.column_names if name.startswith("left_") and name[5:] in BUFFER_COLUMNS]
     with pytest.raises(UsageError) as caught:
-        chain.origins(3).harness({"l": SCHEMA, "r": SCHEMA})
+        chain.origins(3).harness({"l": EVENT_SCHEMA, "r": EVENT_SCHEMA})
     assert caught.value.code == "origins"
 
 
@@ -388,9 +360,40 @@ def test_before_the_first_watermark_the_column_is_null(tmp_path: Path) -> None:
     """Early panes come before all sources have been seen."""
     stream = ts.stream(event_time="t").watermark(by="k", sources=["a", "b"])
     job = stream.group_by("k").window(ts.tumbling("10 us")).aggregate(n=agg.count())
-    run = job.trigger(early=trigger.each_batch()).origins().harness(SCHEMA, folder=tmp_path)
+    run = job.trigger(early=trigger.each_batch()).origins().harness(EVENT_SCHEMA, folder=tmp_path)
     assert run.feed(table([("a", 1)]))["origin_watermark"].to_pylist() == [None]
     assert plain(run.feed(table([("b", 2)])))[0]["origin_watermark"] == 1
+
+
+class DiedError(Exception):
+    """Raised in place of a commit."""
+
+
+def test_died_after_chunks_were_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of several tasks are there twice, and no manifest names them; the same batch has the same numbers."""
+    monkeypatch.setattr(InProcess, "max_tasks", 3)
+    batches = [table([(key, 10 * number + at) for at, key in enumerate("abcdef")]) for number in range(4)]
+    whole = _windows().origins().standalone(checkpoint=tmp_path / "whole", partitions=5).run(batches)
+    publish = Job._publish
+    died: list[int] = []
+
+    def dying(job: Job, manifest: Manifest) -> None:
+        taken = manifest.input.batches if manifest.input is not None else 0
+        if manifest.panes and taken not in died:
+            died.append(taken)
+            raise DiedError
+        publish(job, manifest)
+
+    monkeypatch.setattr(Job, "_publish", dying)
+    for _ in range(3):
+        with pytest.raises(DiedError):
+            _windows().origins().standalone(checkpoint=tmp_path / "died", partitions=5).run(batches)
+    _windows().origins().standalone(checkpoint=tmp_path / "died", partitions=5).run(batches)
+    assert max(whole["chunk"].to_pylist()) > 1
+    assert len(set(whole["sequence"].to_pylist())) == 3
+    assert plain(Root(tmp_path / "died").panes().to_table().drop_columns("checkpoint")) == plain(whole)
+    named = {Path(path).name for path in Root(tmp_path / "died").pane_paths()}
+    assert {path.name for path in (tmp_path / "died").glob("panes/*/*")} > named
 
 
 def test_a_job_gets_origins_loses_them_and_gets_them_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -413,7 +416,7 @@ def test_a_job_gets_origins_loses_them_and_gets_them_again(tmp_path: Path, caplo
 
 
 def test_by_hand_each_result_is_a_buffer(tmp_path: Path) -> None:
-    schema = pa.schema([*SCHEMA, ("origin", "string"), ("offset", "int64")])
+    schema = pa.schema([*EVENT_SCHEMA, ("origin", "string"), ("offset", "int64")])
 
     def messages(events: Sequence[Event], first: int) -> pa.Table:
         rows = table(events)
@@ -437,7 +440,7 @@ def test_by_hand_each_result_is_a_buffer(tmp_path: Path) -> None:
 def test_the_net_of_pairs_does_not_know_of_buffers(tmp_path: Path) -> None:
     """A retraction comes in another buffer than what it takes back."""
     job = SIDES["by sessions"]().origins()
-    run = job.harness({"l": SCHEMA, "r": SCHEMA}, folder=tmp_path)
+    run = job.harness({"l": EVENT_SCHEMA, "r": EVENT_SCHEMA}, folder=tmp_path)
     run.feed({"l": table([("a", 10)]), "r": table([("a", 11)])})
     run.feed({"l": table([("b", 22)]), "r": table([("b", 23)])})
     run.feed({"l": table([("a", 13), ("b", 23)]), "r": table([("b", 24)])})
@@ -459,10 +462,10 @@ def test_the_net_of_pairs_does_not_know_of_buffers(tmp_path: Path) -> None:
 )
 def test_an_output_without_a_watermark_is_no_origin(job: Callable[[], Any], code: str | None) -> None:
     if code is None:
-        job().origins().harness(SCHEMA)
+        job().origins().harness(EVENT_SCHEMA)
         return
     with pytest.raises(UsageError) as caught:
-        bind_plan(job().origins().graph.description, SCHEMA)
+        bind_plan(job().origins().graph.description, EVENT_SCHEMA)
     assert caught.value.code == code
 
 
@@ -471,9 +474,9 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     own = ts.side(window=ts.tumbling("10 us"))
     held = _stream("l").join(_stream("r"), on="k", sides=own, name="job")
     for job, schema, code in (
-        (taken.origins(), SCHEMA, "name-taken"),
-        (_windows().origins(time="n"), SCHEMA, "origins-time"),
-        (held.origins(), {"l": SCHEMA, "r": SCHEMA}, "origins-time"),
+        (taken.origins(), EVENT_SCHEMA, "name-taken"),
+        (_windows().origins(time="n"), EVENT_SCHEMA, "origins-time"),
+        (held.origins(), {"l": EVENT_SCHEMA, "r": EVENT_SCHEMA}, "origins-time"),
     ):
         with pytest.raises(UsageError) as caught:
             job.harness(schema)
@@ -484,7 +487,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         _windows().origins().standalone(checkpoint=tmp_path).bootstrap([table([("a", 1)])], deliver=False)
     assert caught.value.code == "origins-withheld"
-    schema = pa.schema([*SCHEMA, ("origin", "string"), ("offset", "int64")])
+    schema = pa.schema([*EVENT_SCHEMA, ("origin", "string"), ("offset", "int64")])
     _windows().by_hand(schema, checkpoint=tmp_path / "hand").close()
     with pytest.raises(IncompatibleError, match="keeps its settings"):
         _windows().origins().by_hand(schema, checkpoint=tmp_path / "hand")
