@@ -10,7 +10,8 @@ import pyarrow as pa
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import OutputFiles, PartitionResult, TaskResult, finished, write_state
+from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, write_state
 from tidestate.operators.engine.transport import BatchInput, InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
@@ -39,7 +40,7 @@ class AdoptingTransport:
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         owned = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
-        panes = OutputFiles(objects, f"panes/{name}", batch.checkpoint_id)
+        panes = PaneFiles(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
         answers, counters = [], []
         for partition in range(batch.partitions):
             answer, moved = _taken(batch, operator, objects, partition, owned[partition], rows)
@@ -53,6 +54,7 @@ class AdoptingTransport:
             progress=progress_reached(operator, rows),
             max_event_us=rows.max_event_us,
             panes=panes.finish(),
+            chunks=panes.chunks,
             counters=total(counters),
             gone_us=rows.gone_us,
         )

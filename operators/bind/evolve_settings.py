@@ -121,9 +121,17 @@ _WATERMARK: dict[str, tuple[SettingRule, str]] = {
     "delays_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
 }
+_ORIGINS: dict[str, tuple[SettingRule, str]] = {
+    "output_origin": (
+        _always,
+        "for rows from now on: an origin counts its buffers from 1, and goes on where it had counted before; without "
+        "one rows lose these columns",
+    )
+}
 _IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
+    **_ORIGINS,
     "allowed_lateness_us": (_lateness, "windows that were forgotten stay forgotten"),
     "late_rule": (_late_rule, "for events from now on"),
     "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
@@ -137,12 +145,14 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
+    **_ORIGINS,
     "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
     "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
     "in_order": _IN_ORDER,
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
+    **_ORIGINS,
     "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
     "in_order": _IN_ORDER,
 }

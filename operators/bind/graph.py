@@ -12,6 +12,7 @@ from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.edges import check_passed_edges
 from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.bind.output_origin import with_origins
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
@@ -51,7 +52,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     given = {name: _readable(description, schema, name) for name, schema in given.items()}
     nodes: dict[str, Node] = {}
     read: dict[str, dict[str, None]] = {name: {} for name in given}
-    for one, origins in zip(description.operators, description.inputs, strict=True):
+    for one, origins in zip(with_origins(description), description.inputs, strict=True):
         own = {name: given[name] for name in origins if name in given}
         bound = {name: own[name] if name in own else _of_panes(one, nodes[name].plan) for name in origins}
         one, schema = _fitted(one, origins, bound, nodes)

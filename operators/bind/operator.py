@@ -11,6 +11,7 @@ from tidestate.operators.bind.columns import input_columns, key_field, require_c
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
+from tidestate.operators.bind.output_origin import check_origin, with_origin
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
@@ -43,7 +44,9 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
 
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
+    description = with_origin(description)
     plan = _bound(description, schema, signed=signed)
+    check_origin(plan)
     generator = plan.input.watermarks.generator.of_operator(plan.name)
     plan = plan.with_input(watermarks=msgspec.structs.replace(plan.input.watermarks, generator=generator))
     return plan if plan.renames == description.renames else replace(plan, renames=description.renames)

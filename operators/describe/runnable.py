@@ -7,17 +7,19 @@ Runners know descriptions, and no description knows a runner: the door, `importe
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 
+from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.sides import Sides
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arguments import called
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.added import Added
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
 
 
@@ -39,12 +41,14 @@ def tick_us(tick: Span | None) -> int:
 @called("a job", "stream(…).group_by(…).window(…).aggregate(…)")
 class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
     """What a job does, as a manifest holds it: without ``renames``, see `tidestate.operators.describe.configuration`.
-    ``renames``: names that differ in the checkpoint to continue from.
+    ``renames``: names that differ in the checkpoint to continue from. ``output_origin``: its output comes in numbered
+    buffers.
     """
 
     name: str
     watermarks: Watermarks | None = msgspec.field(default=None, name="watermark")
     renames: Renames = SAME_NAMES
+    output_origin: Annotated[OutputOrigin | None, Added("origins-of-output/1")] = None
 
     def __hash__(self) -> int:
         """By kind and name: mappings, such as the aggregates, have no hash."""

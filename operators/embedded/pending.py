@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
+from tidestate.operators.engine.output_files import write_outputs
+from tidestate.operators.engine.pane_files import PaneFiles
 from tidestate.operators.engine.partitions import (
     PartitionResult,
     PartitionStep,
     TaskResult,
     open_partition,
     with_dues,
-    write_outputs,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified
@@ -150,8 +151,8 @@ class Unflushed:
         restored: Callable[[int], RestoreMonitor],
     ) -> TaskResult:
         """All of this as files, and the result for the checkpoint that follows the newest one."""
-        plan, sequence = operator.plan, batch.checkpoint_id
-        bounds = plan.expiry(batch.context(operator, after)) if len(self.partitions) < batch.partitions else {}
+        plan, sequence, context = operator.plan, batch.checkpoint_id, batch.context(operator, after)
+        bounds = plan.expiry(context) if len(self.partitions) < batch.partitions else {}
 
         def answer(number: int, pending: PendingPartition) -> PartitionResult:
             # One that took its last step before others did is expired as far as these.
@@ -160,6 +161,9 @@ class Unflushed:
             monitor = restored(number).restored
             return write_state(objects, batch, operator, number, view.changes(), pending.dues, monitor)
 
+        files = PaneFiles(objects, plan, sequence, context.watermark, operator.emitted)
+        for panes in self.panes:
+            files.add(panes)
         return TaskResult(
             operator=plan.name,
             span=(0, batch.partitions),
@@ -168,7 +172,8 @@ class Unflushed:
             expire=bounds,
             max_event_us=self.max_event_us,
             inputs=1 if self.messages else 0,
-            panes=write_outputs(objects, f"panes/{plan.name}", sequence, self.panes),
+            panes=files.finish(),
+            chunks=files.chunks,
             late=write_outputs(objects, f"late/{plan.name}", sequence, self.rejected),
             counters=self.counters,
             rejected=rejections_of(plan, pa.concat_tables(self.rejected) if self.rejected else None),

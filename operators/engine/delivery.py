@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sink, accepts, is_ready
+from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -84,7 +85,7 @@ def names_of_output(kind: OutputKind, plan: Plan, state: OperatorState, checkpoi
     if kind == "late":
         return names_now(state.renamed, checkpoint)
     of_input = records_of(plan.input.key_names, state.renamed) if plan.key_alone else state.renamed
-    return names_now(together(of_input, state.results), checkpoint, plan.pane_schema.names)
+    return names_now(together(of_input, state.results), checkpoint, delivered_schema(plan).names)
 
 
 class Offers:
@@ -223,7 +224,7 @@ def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
     tables = [_under_names(table, delivery.names) for table in as_written(checkpoint, delivery.files)]
     plan = delivery.plan
     if plan is not None:
-        schema = plan.pane_schema if delivery.kind == "panes" else plan.late_schema
+        schema = delivered_schema(plan) if delivery.kind == "panes" else plan.late_schema
         if all(_columns(table.schema) == _columns(schema) for table in tables):
             tables = [table.cast(schema) for table in tables]
     return pa.concat_tables(tables)

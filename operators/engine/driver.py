@@ -41,6 +41,7 @@ from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import ledger_blocks, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
+from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
@@ -153,7 +154,16 @@ class Driver(Generic[B, _P]):
         return self._take("batch", batch, clock_us, position)
 
     def bootstrap(self, history: B, position: Callable[[int], Position], *, deliver: bool) -> Manifest:
-        """Process a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`."""
+        """Process a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`. Raises
+        `UsageError` (``origins-withheld``) where readers would miss them.
+        """
+        if not deliver and output_origin(self.job.plan) is not None:
+            raise UsageError(
+                "readers of a numbered output would wait for the buffer of the history, which no sink gets: deliver "
+                "it, or begin without .origins() and add them at the next start",
+                code="origins-withheld",
+                operator=self.job.plan.name,
+            )
         return self._take("bootstrap", history, now_us(), position, withheld=not deliver)
 
     def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
@@ -300,7 +310,7 @@ class Driver(Generic[B, _P]):
         """The panes of a checkpoint of this job as a table; empty without one."""
         panes = manifest.panes if manifest is not None else ()
         with self._unless_fenced():
-            return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
+            return read_rows(self.job.checkpoint, panes, delivered_schema(self.job.plan))
 
     @contextmanager
     def _unless_fenced(self) -> Iterator[None]:

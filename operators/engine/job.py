@@ -23,9 +23,11 @@ from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
+from tidestate.operators.engine.numbered_chunks import numbered_through
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.rebuild import after_replay, check_replay, replayed, variants_of, without_lost
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.output_buffers import output_origin
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.advance_time import Advance
@@ -345,6 +347,7 @@ class Job:
                 base=dict(enumerate(head.operators[name].partitions)),
                 expired=head.operators[name].expired,
                 replayable=replays[name].replayable if name in replays else (),
+                emitted=_last_buffer(plan, head.operators[name]),
             )
             for name, plan in graph.plans.items()
         }
@@ -394,6 +397,8 @@ class Job:
         head, plans = self.head, self.graph.plans
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
+        output = self.plan.name
+        answers[output] = numbered_through(self.checkpoint.objects, self.plan, head.id + 1, answers[output])
         self._hook("before-manifest", head.id + 1)
         progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
@@ -446,6 +451,8 @@ class Job:
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
+        output = self.plan.name
+        operators[output] = _numbered(self.plan, operators[output], answers[output])
         for name, plan in replayed(self.graph).items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
         return operators
@@ -492,6 +499,21 @@ class Job:
         """The counters of an answer that a manifest keeps, prefixed with the operator's name if there are several."""
         prefix = "" if self.graph.single else f"{result.operator}."
         return {f"{prefix}{name}": count for name, count in result.counters.items() if name != INCOMPLETE}
+
+
+def _last_buffer(plan: Plan, operator: OperatorState) -> int:
+    """The number of the last buffer that an operator put out as the origin that it is; 0 for none."""
+    origin = output_origin(plan)
+    return 0 if origin is None or origin.origin is None else operator.emitted.get(origin.origin, 0)
+
+
+def _numbered(plan: Plan, operator: OperatorState, answers: Sequence[TaskResult]) -> OperatorState:
+    """The output operator after a step, which was a buffer of it where anything was emitted."""
+    origin = output_origin(plan)
+    if origin is None or origin.origin is None or not any(answer.panes for answer in answers):
+        return operator
+    counted = {**operator.emitted, origin.origin: _last_buffer(plan, operator) + 1}
+    return msgspec.structs.replace(operator, emitted=counted)
 
 
 def _adds_up(counters: dict[str, int]) -> bool:

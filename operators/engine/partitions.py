@@ -2,15 +2,15 @@
 
 The same function runs in a Spark task, in the standalone loop and under the calls of operators by hand. In a
 micro-batch a partition is opened for its step, and the files of its state are written then (`DurablePartitions`). So
-are those of its panes and ledger rows. Nothing is published: files have fresh names that only a manifest refers to.
-It is safe to run a step twice, or in a zombie.
+are those of its panes and ledger rows, by `tidestate.operators.engine.output_files`. Nothing is published: files have
+fresh names that only a manifest refers to. It is safe to run a step twice, or in a zombie.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,6 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidestate.operators.engine.job_log import Rejections
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
@@ -28,11 +27,9 @@ from tidestate.operators.plan.dues import Dues, dues_after, with_expiry
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context, Progress
-from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState
-from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import Restored, StateStore, StateView
@@ -64,7 +61,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     those in ``answers`` had arrivals or something due; the others are as they were, except that rows ``expire`` up to
     these bounds.
 
-    ``inputs`` is the number of pieces that the input had. ``host`` is where it ran, empty in the driver's own
+    ``inputs`` is the number of pieces that the input had, ``chunks`` that of the chunks in the ``panes`` of an origin
+    (`tidestate.operators.plan.output_buffers`). ``host`` is where it ran, empty in the driver's own
     process. ``gone_us``: windows up to this end had been closed before the job began, by the query that it takes over
     from.
     """
@@ -77,6 +75,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     max_event_us: int | None = None
     inputs: int = 0
     panes: tuple[FileRef, ...] = ()
+    chunks: int = 0
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
     host: str = ""
@@ -250,52 +249,3 @@ def _log_restore(name: str) -> RestoreCallback:
             logger.info("%s: restored %s", name, progress_text(done, whole))
 
     return callback
-
-
-OUTPUT_BYTES = 32 << 20
-"""The rows in memory from which they are written."""
-ENCODED = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
-"""Columns with few values."""
-
-
-def write_outputs(objects: Objects, folder: str, sequence: int, tables: Iterable[pa.Table]) -> tuple[FileRef, ...]:
-    """Write these rows as files in ``folder``."""
-    files = OutputFiles(objects, folder, sequence)
-    for rows in tables:
-        files.add(rows)
-    return files.finish()
-
-
-class OutputFiles:
-    """The files of one kind that a task writes for one operator, in ``folder``: one, or several if there is much."""
-
-    def __init__(self, objects: Objects, folder: str, sequence: int) -> None:
-        self._objects, self._folder, self._sequence = objects, folder, sequence
-        self._held: list[pa.Table] = []
-        self._bytes = 0
-        self._files: list[FileRef] = []
-
-    def add(self, rows: pa.Table | None) -> None:
-        """Write these rows, now or later; in the order of the calls."""
-        if rows is None or not rows.num_rows:
-            return
-        self._held.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= OUTPUT_BYTES:
-            self._write()
-
-    def finish(self) -> tuple[FileRef, ...]:
-        """The files of all rows; none without rows."""
-        if self._held:
-            self._write()
-        return tuple(self._files)
-
-    def _write(self) -> None:
-        rows, self._held, self._bytes = pa.concat_tables(self._held), [], 0
-        sink = pa.BufferOutputStream()
-        dictionary = [name for name in rows.column_names if name in ENCODED]
-        pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
-        data = sink.getvalue()
-        path = f"{self._folder}/{self._sequence:020d}-{uuid.uuid4().hex}.parquet"
-        self._objects.put(path, data)
-        self._files.append(FileRef(path, data.size, checksum(data), rows.num_rows, tail=tail_of(data)))

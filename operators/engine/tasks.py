@@ -18,13 +18,13 @@ import pyarrow as pa
 from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, blocks_of
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
+from tidestate.operators.engine.output_files import write_outputs
+from tidestate.operators.engine.pane_files import PaneFiles
 from tidestate.operators.engine.partitions import (
     DurablePartitions,
-    OutputFiles,
     Partitions,
     TaskResult,
     run_partition,
-    write_outputs,
 )
 from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
@@ -148,7 +148,7 @@ def _step(
     """Step the state partitions of ``span`` that have something to do."""
     name, context = operator.plan.name, batch.context(operator, after)
     is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
-    files = OutputFiles(objects, f"panes/{name}", batch.checkpoint_id)
+    files = PaneFiles(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
     counters, emitted = [arrived.counters], Panes()
     ledger = [arrived.rejected] if arrived.rejected is not None else []
     partitions = DurablePartitions(batch, operator, objects, watch)
@@ -168,6 +168,7 @@ def _step(
         max_event_us=arrived.max_event_us,
         inputs=arrived.pieces,
         panes=files.finish(),
+        chunks=files.chunks,
         late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
         counters=total(counters),
         rejected=rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None),

@@ -27,6 +27,7 @@ from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, reached
 from tidestate.operators.plan.graph import Graph, one_batch
+from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -91,7 +92,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         if drain:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
-        return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
+        return pa.concat_tables([delivered_schema(driver.job.plan).empty_table(), *panes])
 
     def stream(self, batches: Input) -> Iterator[pa.Table]:
         try:
@@ -249,7 +250,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         finally:
             self._end()
         driver = self._started("there is no replay: give one or more tables")
-        return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
+        return pa.concat_tables([delivered_schema(driver.job.plan).empty_table(), *panes])
 
     @property
     def head(self) -> Manifest:

@@ -11,6 +11,7 @@ from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import JoinRetention
 from tidestate.operators.describe.merge import Merge
+from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.session_join import SessionJoin
@@ -42,6 +43,7 @@ _RUNNABLE: WordsOf = {
     "name": ("name",),
     "watermark": ("watermark", "cti_settings", "lifetime"),
     "operator": ("by_hand",),
+    "output_origin": ("origins",),
 }
 _ORDER: WordsOf = {"offset": ("offset",), "origin": ("origin",)}
 _ORDERS: WordsOf = {"offsets": ("offset",), "origins": ("origin",)}
@@ -155,10 +157,15 @@ def settings_of(description: Runnable) -> dict[str, str]:
         "name": description.name,
         **_values(description),
         **_watermark(description),
+        "origins": _origins(description.output_origin),
     }
     if description.watermarks is not None and values.get("watermark_delay") == _NONE:
         del values["watermark_delay"]  # the watermark has its own, or none
     return {word: setting_text(value) for word, value in values.items() if not _is_unset(value)}
+
+
+def _origins(setting: OutputOrigin | None) -> Arguments | None:
+    return None if setting is None else _given(*_one(setting.origin), time=setting.time)
 
 
 def _is_unset(value: Any) -> bool:

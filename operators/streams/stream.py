@@ -13,6 +13,7 @@ from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Occurrence, Unmatched
+from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.session_join import SessionJoin
@@ -292,6 +293,22 @@ class OperatorStream(Stream, Runs):
         """
         renames = given_renames(aggregates, columns)
         return self._with(msgspec.structs.replace(self.operator.description, renames=renames))
+
+    @recorded
+    @checked
+    def origins(self, origin: int | None = None, *, time: str | None = None) -> Self:
+        """Number what comes out of this operator, for readers in other jobs that must know what is missing: rows get
+        the columns ``origin_id``, ``sequence``, ``chunk``, ``last_chunk`` and ``origin_watermark``.
+
+        What a checkpoint emits is a buffer: ``sequence`` counts these from 1 without gaps, and what each state
+        partition emits is a chunk of it, from 0, the last one marked. ``origin_watermark`` is what the output has
+        reached with it: no later row is before it in the column ``time`` (default: the end of a window, or the
+        ``timestamp`` that it has, and the time of a pair or row), unless it is late; null before the first watermark.
+        ``origin`` is the number of the operator, by default the next one after those of the streams and operators in
+        front of it, which count from 1. Operators of the same job get the rows without these columns.
+        """
+        setting = OutputOrigin(origin, time)
+        return self._with(msgspec.structs.replace(self.operator.description, output_origin=setting))
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -166,6 +166,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """As ``renamed``, of results and of columns of emitted rows that have gone: these have no new name. Not in the
     file while there are none. Owner: the start.
     """
+    emitted: dict[int, int] = {}
+    """The number of the last buffer that the operator put out, by the origin that it was then. Not in the file while
+    there are none. Owner: the step.
+    """
     expired: dict[str, int] = {}
     """Per table: rows with expiry at or below this are gone in all partitions; a partition may have a higher bound.
     Owner: the step; a rescale.

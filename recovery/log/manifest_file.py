@@ -127,6 +127,9 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
     for field, records in (("renamed", operator.renamed), ("results", operator.results)):
         for renamed_in, _, _ in records:
             check_natural(renamed_in, field)
+    check_times(operator.emitted, "emitted")
+    for last in operator.emitted.values():
+        check_natural(last, "emitted")
     _check_progress(operator.progress)
     for tree in (
         operator.configuration,
@@ -245,7 +248,7 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``results``, ``buffers_by_side`` and ``numbering`` where there are none.
+    ``needs``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -255,7 +258,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
 
-_ABSENT = ("results", "buffers_by_side", "numbering")
+_ABSENT = ("results", "buffers_by_side", "numbering", "emitted")
 
 
 def _fields_of(operator: OperatorState) -> dict[str, Any]:

@@ -21,6 +21,7 @@ CAPABILITIES: dict[str, str] = {
     "first-offsets/1": "windows of offsets of a side of a join start at its first offset, which the manifest records",
     "given-origins/1": "the engine gives origins to sources, and the ids by name are stored with the buffers",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
+    "origins-of-output/1": "rows that an operator emits have the numbers of the buffer that they came in",
     "panes-by-element/1": "panes of single elements by arrival, of sessions, or beside a trigger by time",
     "panes-by-element-or-batch/1": "early panes are of elements and late ones of batches, or the reverse",
     "rows-in-order/1": "a union or a time shift keeps rows until the watermark passes them",

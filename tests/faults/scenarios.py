@@ -139,6 +139,14 @@ OWN_KINDS: dict[str, Kind] = {
             .accumulation("retracting")
         )
     ),
+    "origins": Kind(
+        lambda: (
+            _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
+            .allowed_lateness("30 seconds")
+            .accumulation("retracting")
+            .origins()
+        )
+    ),
 }
 ALL_KINDS = KINDS | OWN_KINDS
 
@@ -322,6 +330,9 @@ SCENARIOS: dict[str, Scenario] = {
     "union": _plain("union"),
     "chain": _plain("chain"),
     **_by_hand(),
+    "origins": Scenario(
+        (fed("origins", 3), rewound(2), fed("origins", 4), rescaled(3), fed("origins", BATCHES, drain=True))
+    ),
     "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
     "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
     "rewind": Scenario((fed("tumbling", 4), rewound(2), fed("tumbling", BATCHES))),

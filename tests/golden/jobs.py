@@ -252,6 +252,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN).trigger(early=trigger.each_element(), late=trigger.each_batch()).accumulation("retracting"), 71
     ),
     "window_offsets": lambda: case(_job(SLIDING, of=_events(**ORDER)).window_offsets(), 70),
+    "origins_of_join": lambda: sided(
+        _joined(allowed_lateness="3 seconds", how="full", **NEAR).origins(), 73, SIDE_COLUMNS
+    ),
     "union_of_ctis": lambda: sided(
         ts.union(left=_by_own_ctis("drop"), right=_by_own_ctis("adjust"), name="job"), 68, SIDE_COLUMNS
     ),

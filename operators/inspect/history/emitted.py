@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, names_places, of_keys, plain_values, whole_numbers
+from tidestate.operators.plan.output_buffers import ORIGIN_COLUMNS
 from tidestate.operators.plan.plan import BOUNDS, OTHER_BOUNDS
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
@@ -64,7 +65,8 @@ def emitted_panes(
     starts, ends = whole_numbers(rows, START), whole_numbers(rows, END)
     rows = rows.filter(pa.array((starts <= around.end) & (ends >= around.start)))
     facts = [name for name in PANE_FIELDS if name in rows.column_names]
-    values = [name for name in rows.column_names if name not in (*keys, START, END, *facts)]
+    buffers = ORIGIN_COLUMNS if set(ORIGIN_COLUMNS) <= {*rows.column_names} else ()  # no results of the window
+    values = [name for name in rows.column_names if name not in (*keys, START, END, *facts, *buffers)]
     return [
         Pane(number, WindowBounds(start, end), fact, value)
         for start, end, fact, value in zip(
