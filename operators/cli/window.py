@@ -161,10 +161,15 @@ def _typed_offsets(asked: Query, given: list[str] | None) -> dict[Any, tuple[int
     if not given:
         return None
     found = {}
-    for origin, text in keys_of(given).items():
-        first, sign, last = text.partition(":")
-        if not (sign and first.strip().isdecimal() and last.strip().isdecimal()):
-            raise UsageError("offsets must be given as ORIGIN=FIRST:LAST", code="read-value", found=text[:100])
+    for option in given:
+        origin, sign, text = option.rpartition("=")
+        first, colon, last = text.partition(":")
+        if (sign and not origin) or not (colon and first.strip().isdecimal() and last.strip().isdecimal()):
+            raise UsageError(
+                "offsets must be given as ORIGIN=FIRST:LAST, or FIRST:LAST where messages have no origin",
+                code="read-value",
+                found=option[:100],
+            )
         found[asked.origin_of_text(origin)] = int(first), int(last)
     return found
 

@@ -158,10 +158,16 @@ class Query:
         return {aggregate.name: aggregate.result_type for aggregate in aggregates_of(self._stored)}
 
     def origin_of_text(self, text: str) -> Any:
-        """An origin of messages, as its offsets are known by. Raises `UsageError` (``read-value``)."""
-        return value_of_text(
-            text, self._messages_plan().metadata.offsets.schema.field("origin").type, "origin"
-        ).as_py()
+        """An origin of messages, as the offsets of windows are known by; None where messages have none, as an empty
+        text says. Raises `UsageError` (``read-value``).
+        """
+        tracked = self._stored.tracked if isinstance(self._stored, WindowPlan) else None
+        kind = tracked.origin_type if tracked else self._messages_plan().metadata.offsets.schema.field("origin").type
+        if pa.types.is_null(kind) and not text:
+            return None
+        if not text:
+            raise UsageError("name the origin that these offsets are of", code="read-value", type=str(kind))
+        return value_of_text(text, kind, "origin").as_py()
 
     @property
     def own_functions(self) -> list[str]:
