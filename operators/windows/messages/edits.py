@@ -92,11 +92,11 @@ def window_id_of(plan: GroupTables, start: Moment | None, end: Moment | None = N
     if asked.start is None:
         raise UsageError("one window is asked for by its start: start=", code="window-bounds")
     if isinstance(plan.kind, Sliding):
-        return WindowId(asked.start, _end_of(plan.kind, asked.start, asked.end), asked.keys)
+        return WindowId(asked.start, sliding_end(plan.kind, asked.start, asked.end), asked.keys)
     return WindowId(asked.start, asked.end, asked.keys)
 
 
-def _end_of(kind: Sliding, start: int, given: int | None) -> int:
+def sliding_end(kind: Sliding, start: int, given: int | None) -> int:
     """The end of a window of a fixed length. Raises `UsageError` where none has these bounds."""
     end = start + kind.size
     if (start - kind.shift) % kind.slide or given not in (None, end) or (kind.by_offset and start < kind.shift):

@@ -222,6 +222,34 @@ def test_the_verb_takes_offsets_that_windows_store(tmp_path: Path, origin: str |
         assert re.search("read-value|window-value", f"{failed.output}{failed.exception!r}"), failed.output
 
 
+def test_the_verb_edits_a_side_of_a_join(tmp_path: Path) -> None:
+    left, right = (ts.stream(event_time="t", watermark_delay="2 seconds") for _ in "lr")
+    job = left.join_sessions(right, on="k", gap="5 seconds")
+    rows = batch((1, "a", 5), (2, "a", 6), (8, "b", 1), (13, "a", 5))
+    job.standalone(checkpoint=tmp_path, partitions=2).run([{"left": rows, "right": rows}])
+    of_side = ["--side", "left", "--start", "1970-01-01T00:00:13", "--key", "k=a"]
+    row = json.loads(called(tmp_path, "get", *of_side, "--json").stdout)
+    assert (row["window_start"], row["events"]) == ("1970-01-01 00:00:13", 1)
+    planned = called(tmp_path, "put", *of_side, "--end", "1970-01-01T00:00:30").output
+    assert "1970-01-01 00:00:13 to 1970-01-01 00:00:30 of k=a" in planned
+    assert "dry run" in planned
+    span = ["--side", "left", "--start", "1970-01-01T00:00:10", "--end", "1970-01-01T00:00:20", "--confirm"]
+    retired = json.loads(called(tmp_path, "retire", *span, "--json").stdout)
+    assert (retired["side"], retired["messages"], retired["windows"]) == ("left", 1, 0)
+    assert "there is no such window" in called(tmp_path, "get", *of_side).output
+    assert "nothing to retire" in called(tmp_path, "delete", *of_side, "--confirm").output
+    for wrong, code in (
+        (["put", *of_side, "--end", "1970-01-01T00:00:30", "--value", "n=1"], "window-value"),
+        (["get", "--side", "middle", *of_side[2:]], "sides"),
+        (["delete", *of_side[2:]], "sides"),
+        (["retire", *span[:4]], "window-bounds"),
+        (["put", *of_side], "window-bounds"),
+    ):
+        failed = called(tmp_path, *wrong)
+        assert failed.exit_code != 0
+        assert code in f"{failed.output}{failed.exception!r}", failed.output
+
+
 def test_who_dies_before_the_manifest_has_changed_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Root(root).windows().to_table()
     plan = Root(root).del_window(at(10), key="a")
