@@ -106,8 +106,9 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
     return "" if slots[0] == slots[1] else "sizes of messages are counted by slot"
 
 
-def _window_offsets(_was: Any, _now: Any, plan: Plan) -> str:
-    return "events that are waiting were stored without offsets" if plan.in_order else ""
+def _window_offsets(_was: Any, now: Any, plan: Plan) -> str:
+    """Given up any time: of events that are waiting the columns of offsets are dropped."""
+    return "events that are waiting were stored without offsets" if now and plan.stores_rows else ""
 
 
 def _in_order(_was: Any, now: Any, plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Confirm, Force, Import, RootPath
-from tidestate.recovery.cli.options import Operator, in_options, keys_of
+from tidestate.recovery.cli.options import Operator, Side, in_options, keys_of
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.statestore.errors import UsageError
 
@@ -25,6 +25,7 @@ WINDOW_OPTIONS = {
     "events": "--events",
     "values": "--value NAME=VALUE",
     "offsets": "--offsets ORIGIN=FIRST:LAST",
+    "side": "--side",
     "force": "--force",
 }
 """The options of arguments of `Root.put_window` and the others."""
@@ -71,6 +72,7 @@ def edit_window(
         ),
     ] = None,
     operator: Operator = None,
+    side: Side = None,
     confirm: Confirm = False,
     force: Force = False,
     modules: Import = None,
@@ -81,7 +83,8 @@ def edit_window(
 
     An edit appends a checkpoint of the kind edit, from which the job continues. Nothing is emitted or retracted. The
     job must not be running. Only counts, sums, minima and maxima can be put. A late event of a window that was
-    removed begins it anew, while the window accepts any.
+    removed begins it anew, while the window accepts any. Of a side of a join, delete and retire remove rows, which
+    emit nothing more, and put takes another end of a session.
     """
     from tidestate.operators.inspect.query import query
     from tidestate.recovery.cli.plans import print_plan
@@ -93,11 +96,23 @@ def edit_window(
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
             asked = query(checkpoint, operator=operator)
-            chosen = _places(asked, start, end), _typed_keys(asked, key)
+            if side is not None and side not in asked.sides:
+                raise UsageError(
+                    "the operator has no such side: choose one of those listed, or remove side=",
+                    code="sides",
+                    sides=asked.sides,
+                    found=side,
+                )
+            chosen = _places(asked, start, end, side), _typed_keys(asked, key)
             if action is WindowAction.get:
-                _print_row(asked, *chosen, as_json)
+                _print_row(asked, *chosen, side, as_json)
                 return
-            plan = _plan(checkpoint, action, operator, *chosen, (events, value, offsets), asked, force)
+            given = events, value, offsets
+            plan = (
+                _plan(checkpoint, action, operator, *chosen, given, asked, force)
+                if side is None
+                else _side_plan(checkpoint, action, operator, side, *chosen, given, force)
+            )
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
 
@@ -118,18 +133,47 @@ def _plan(
     if action is WindowAction.delete:
         return EditPlan.of_delete(checkpoint, operator, window, key, force=force)
     if action is WindowAction.retire:
-        if None in window:
-            raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
-        return EditPlan.of_retire(checkpoint, operator, window, key, force=force)
+        return EditPlan.of_retire(checkpoint, operator, _whole_range(window), key, force=force)
     events, value, offsets = given
     content = WindowContent(events, _typed_values(asked, value), _typed_offsets(asked, offsets))
     return EditPlan.of_put(checkpoint, operator, window, key, content, force=force)
 
 
-def _places(asked: Query, start: str | None, end: str | None) -> tuple[int | None, int | None]:
+def _side_plan(
+    checkpoint: Checkpoint,
+    action: WindowAction,
+    operator: str | None,
+    side: str,
+    window: tuple[Any, Any],
+    key: dict[str, Any] | None,
+    given: tuple[int | None, list[str] | None, list[str] | None],
+    force: bool,
+) -> EditPlan:
+    """The same of a side of a join."""
+    from tidestate.operators.root.window_edits import EditPlan
+
+    if action is WindowAction.delete:
+        return EditPlan.of_side_delete(checkpoint, operator, side, window, key, force=force)
+    if action is WindowAction.retire:
+        return EditPlan.of_side_retire(checkpoint, operator, side, _whole_range(window), key, force=force)
+    if any(given):
+        raise UsageError(
+            "windows of joins have no results, and count the rows that they hold: only an end= can be put",
+            code="window-value",
+        )
+    return EditPlan.of_side_put(checkpoint, operator, side, window, key, force=force)
+
+
+def _whole_range(window: tuple[Any, Any]) -> tuple[Any, Any]:
+    if None in window:
+        raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
+    return window
+
+
+def _places(asked: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:
     from tidestate.operators.inspect.history.bounds import BoundUnit
 
-    unit = BoundUnit(asked.timed())
+    unit = BoundUnit(asked.timed(side))
     first, last = (None if text is None else unit.place(text) for text in (start, end))
     return first, last
 
@@ -138,7 +182,7 @@ def _typed_keys(asked: Query, given: list[str] | None) -> dict[str, Any] | None:
     """The key with values of its columns."""
     from tidestate.recovery.inspect.rows import value_of_text
 
-    kinds = asked.key
+    kinds = asked.row_key
     found = {
         name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text
         for name, text in keys_of(given).items()
@@ -161,23 +205,28 @@ def _typed_offsets(asked: Query, given: list[str] | None) -> dict[Any, tuple[int
     if not given:
         return None
     found = {}
-    for origin, text in keys_of(given).items():
-        first, sign, last = text.partition(":")
-        if not (sign and first.strip().isdecimal() and last.strip().isdecimal()):
-            raise UsageError("offsets must be given as ORIGIN=FIRST:LAST", code="read-value", found=text[:100])
+    for option in given:
+        origin, sign, text = option.rpartition("=")
+        first, colon, last = text.partition(":")
+        if (sign and not origin) or not (colon and first.strip().isdecimal() and last.strip().isdecimal()):
+            raise UsageError(
+                "offsets must be given as ORIGIN=FIRST:LAST, or FIRST:LAST where messages have no origin",
+                code="read-value",
+                found=option[:100],
+            )
         found[asked.origin_of_text(origin)] = int(first), int(last)
     return found
 
 
 def _print_row(
-    asked: Query, window: tuple[int | None, int | None], key: dict[str, Any] | None, as_json: bool
+    asked: Query, window: tuple[int | None, int | None], key: dict[str, Any] | None, side: str | None, as_json: bool
 ) -> None:
     """The window as a table of its columns; as JSON null where there is none."""
     from tidestate.operators.inspect.history.changes import plain_values
     from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 
-    known = [name for name in asked.results if name not in asked.own_functions]
-    found = asked.get_window(window[0], key=key, end=window[1], values=known)
+    known = None if side is not None else [name for name in asked.results if name not in asked.own_functions]
+    found = asked.get_window(window[0], key=key, end=window[1], values=known, side=side)
     row = None if found is None else plain_values(found)[0]
     if as_json:
         print_json(row)

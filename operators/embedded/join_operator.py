@@ -26,19 +26,30 @@ from tidestate.operators.embedded.queries import (
     latest_start,
     message_partitions,
     messages_of,
+    side_window,
     side_windows,
 )
 from tidestate.operators.engine.job import no_job_hook
+from tidestate.operators.joins.edits import (
+    SideSpan,
+    check_side,
+    delete_side_window,
+    put_session,
+    retire_rows,
+    span_of,
+    window_of,
+)
 from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.windows.stored_windows import partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.durations import Moment
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
@@ -115,10 +126,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         without windows has one that holds everything; its bounds are null. Windows of joins have no key. A session
         join has the sessions that hold messages of the side, and ``key`` is the session key of those to return.
         """
-        kind = None
-        if not isinstance(self._plan, SessionJoinPlan):
-            kind = self._plan.joined.windows_of(side, self._standing.progress.tracker.first_offsets.get(side))
-        return side_windows(kind, self._side(side), self._views(), start, end, key)
+        return side_windows(self._kind(side), self._side(side), self._views(), start, end, key)
 
     @checked
     def get_messages(
@@ -143,6 +151,62 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         return messages_of(tables, self._views(numbers), bounds, session, equal)
 
     @checked
+    def get_window(
+        self, side: str, start: Moment | None = None, *, key: Any = None, end: Moment | None = None
+    ) -> dict[str, Any] | None:
+        """The window of a side that starts then, as a row of `get_windows`; None where it holds nothing. A side
+        without windows has one, which needs no ``start``. ``key``: that of a session.
+        """
+        window, _ = self._window(side, start, end, key)
+        row = side_window(self._kind(side), self._side(side), self._views(), _start_of(window, start), window.key)
+        return None if row is None else row.to_pylist()[0]
+
+    @checked
+    def put_window(self, side: str, start: Moment, *, key: Any = None, end: Moment) -> None:
+        """Put another ``end`` of the session that starts then, of this ``key``: of all that a join stores of windows
+        only this does not follow from its rows. It must hold all rows of the session, of both sides, and the session
+        must not have fired. Nothing is emitted by it. It is part of the next checkpoint.
+
+        Raises `UsageError` (``window-edit``, ``window-bounds``, ``window-over``, ``window-waits``); nothing has
+        changed then.
+        """
+        window, _ = self._window(side, start, None, key)
+        last = moment_us(end)
+        self._edit(
+            self._partitions_of(window), lambda plan, view: put_session(plan, view, self.watermark_us, window, last)
+        )
+
+    @checked
+    def del_window(
+        self, side: str, start: Moment | None = None, *, key: Any = None, end: Moment | None = None
+    ) -> bool:
+        """Retire the rows of the window of a side that starts then, see `retire`. Returns whether there were any.
+        Raises `UsageError` (``window-edit``) where windows overlap, as others of them hold the same rows.
+        """
+        window, first = self._window(side, start, end, key)
+        edited = self._edit(
+            self._partitions_of(window),
+            lambda plan, view: delete_side_window(plan, view, self.watermark_us, first, window),
+        )
+        return edited.get("messages", 0) > 0
+
+    @checked
+    def retire(self, side: str, start: Moment, end: Moment, *, key: Any = None) -> dict[str, int]:
+        """Remove the rows of a side from ``start`` to before ``end``: times, or offsets where those place its rows.
+        Returns how many ``messages`` that were, and of how many sessions, ``windows``, they were the last rows.
+
+        ``key``: a value, a tuple if it has several columns, or some of its columns with their values; by default all.
+        A retired row is in no pair any more, and not emitted alone either; pairs of it that are held go too. Nothing
+        is taken back, and a row that it has met counts as matched. It stays known, so no replay brings it back.
+        It is part of the next checkpoint. Raises `UsageError` (``window-waits``, ``window-edit``, ``rebuilding``);
+        nothing has changed then.
+        """
+        span = span_of(self._plan, side, start, end, key)
+        return self._edit(
+            self._partitions_of(span), lambda plan, view: retire_rows(plan, view, self.watermark_us, span)
+        )
+
+    @checked
     def replay_from(self, side: str) -> pa.Table:
         """Per origin of a side the first and the last offset that is known: a replay from there has every row that
         may still meet others.
@@ -156,11 +220,28 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         self._rebuild([self._joined.rows(self._plan.input.schema, self._time_zone, left=left, right=right)])
 
     def _side(self, side: str) -> MessageTables:
-        if side not in SIDES:
-            raise UsageError(
-                "the join has no such side: choose from those listed", code="sides", sides=SIDES, found=side
-            )
+        check_side(side)
         return self._plan.stores[side]
+
+    def _first(self, side: str) -> int | None:
+        """The first offset of a side, where its windows start there."""
+        return self._standing.progress.tracker.first_offsets.get(side)
+
+    def _kind(self, side: str) -> Sliding | None:
+        """The windows of a side; None for sessions, and where one holds everything."""
+        check_side(side)
+        return (
+            None if isinstance(self._plan, SessionJoinPlan) else self._plan.joined.windows_of(side, self._first(side))
+        )
+
+    def _window(self, side: str, start: Moment | None, end: Moment | None, key: Any) -> tuple[SideSpan, int | None]:
+        """A window of a side, and its first offset."""
+        first = self._first(side)
+        return window_of(self._plan, side, first, start, end, key), first
+
+    def _partitions_of(self, span: SideSpan) -> range:
+        """The state partitions that may have such rows."""
+        return partitions_of(self._plan.partition_by, span.keys, self._job.head.partitions)
 
     def _admit(self, batch: pa.Table, context: Context) -> Classified:
         return self._classify_new(batch, lambda view, rows: _known(self._plan, view, rows), context)
@@ -197,6 +278,10 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
             sides=missing,
         )
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
+
+
+def _start_of(window: SideSpan, start: Moment | None) -> int | None:
+    return None if start is None else window.start
 
 
 def _is_further(bound: int | None, before: int | None) -> bool:

@@ -226,7 +226,10 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """
         self._check_open()
         if self._standing.since != Unflushed() or self._moved:
-            self._flush()
+            with self._all_or_nothing():
+                if self._standing.since.edits:
+                    self._find_dues()
+                self._flush()
         self._job.acknowledge()
         return Flushed(self._job.head.id, len(self._ready))
 
@@ -454,6 +457,13 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         call = self._run(batch, nothing_classified(self._plan), after)
         self._standing = replace(self._standing, now_us=clock_us)
         return call.ends
+
+    def _find_dues(self) -> None:
+        """A step at the time as it is, of the state partitions of which it is not known when something is due: those
+        that were edited since their last step, and a checkpoint leaves out none of them.
+        """
+        at = self._standing
+        self._advance(self._micro_batch(), at.progress, at.now_us)
 
     def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> CallResult:
         """The steps of state partitions, with what was ``admitted`` of so many ``messages``."""

@@ -129,6 +129,20 @@ def side_windows(
     return windows_over(kind, pa.concat_tables([messages_in(tables, view, bounds) for view in views]), start, end)
 
 
+def side_window(
+    kind: Sliding | None,
+    tables: MessageTables,
+    views: Iterable[StateView],
+    start: int | None,
+    key: Any = None,
+) -> pa.Table | None:
+    """The window of a side of a join that starts there, as a row of `side_windows`; None where none does."""
+    found = side_windows(kind, tables, views, start, start, key)
+    if start is not None:
+        found = found.filter(pc.equal(found[START].cast(pa.int64()), start))
+    return found if found.num_rows else None
+
+
 def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in names])
 

@@ -20,16 +20,19 @@ from tidestate.operators.bind.stored_description import of_manifest, stored_desc
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.queries import (
     known_offsets,
     message_columns,
     message_partitions,
     messages_of,
     messages_scanned,
+    side_window,
     side_windows,
 )
 from tidestate.operators.engine.job import progress_of
 from tidestate.operators.inspect.plan_from_manifest import has_tables, plan_from, stores_of, tables_read
+from tidestate.operators.joins.edits import window_of
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.plan import Plan, WindowedPlan
@@ -50,7 +53,7 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import NotFoundError, UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
-from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.messages.tables import MESSAGE_TIME, MessageTables
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.opening import open_store
@@ -124,11 +127,16 @@ class Query:
         """The columns of the key, with their types."""
         return {column.name: column.arrow for column in self._stored.input.key_specs}
 
+    @property
+    def row_key(self) -> dict[str, pa.DataType]:
+        """Of a join the columns that are equal in the rows of a pair, with their types; else those of the key."""
+        stored = self._stored
+        return {field.name: field.type for field in stored.pane_keys} if isinstance(stored, JoinTables) else self.key
+
     def timed(self, side: str | None = None) -> bool:
         """Whether the bounds of windows are times, and not offsets or numbers."""
         if self._join is not None and side is not None:
-            kind = self._join.joined.windows_of(side, None)
-            return kind is None or not kind.by_offset
+            return self._side(side).position == MESSAGE_TIME
         return not isinstance(self._stored, WindowedPlan) or self._stored.bound_type == TIME
 
     def message_key(self, side: str | None = None) -> dict[str, list[str]]:
@@ -158,10 +166,16 @@ class Query:
         return {aggregate.name: aggregate.result_type for aggregate in aggregates_of(self._stored)}
 
     def origin_of_text(self, text: str) -> Any:
-        """An origin of messages, as its offsets are known by. Raises `UsageError` (``read-value``)."""
-        return value_of_text(
-            text, self._messages_plan().metadata.offsets.schema.field("origin").type, "origin"
-        ).as_py()
+        """An origin of messages, as the offsets of windows are known by; None where messages have none, as an empty
+        text says. Raises `UsageError` (``read-value``).
+        """
+        tracked = self._stored.tracked if isinstance(self._stored, WindowPlan) else None
+        kind = tracked.origin_type if tracked else self._messages_plan().metadata.offsets.schema.field("origin").type
+        if pa.types.is_null(kind) and not text:
+            return None
+        if not text:
+            raise UsageError("name the origin that these offsets are of", code="read-value", type=str(kind))
+        return value_of_text(text, kind, "origin").as_py()
 
     @property
     def own_functions(self) -> list[str]:
@@ -203,11 +217,18 @@ class Query:
         key: Any = None,
         end: Moment | None = None,
         values: Sequence[str] | None = None,
+        side: str | None = None,
     ) -> pa.Table | None:
         """The window that starts then, of this whole key, as a row of `get_windows`; None where there is none.
 
-        ``end`` is only needed where rows name their windows. The global window needs no ``start``.
+        ``end`` is only needed where rows name their windows. The global window needs no ``start``, nor does that of a
+        ``side`` of a join without windows.
         """
+        if isinstance(self._stored, JoinTables):
+            self._side(side)
+            window = window_of(self._stored, side or "", self._first_offset(side), start, end, key)
+            asked_start = None if start is None else window.start
+            return side_window(self._kind(side), self._side(side), self._views(), asked_start, window.key)
         plan, _ = self._windows_asked(None, None, None, values, None)
         window_id = window_id_of(plan, start, end, key)
         numbers = range(0) if self.drained else partitions_of(plan.partition_by, window_id.keys, self.partitions)
@@ -267,10 +288,15 @@ class Query:
 
     def _side_windows(self, start: Moment | None, end: Moment | None, key: Any, side: str | None) -> pa.Table:
         store = self._side(side)
+        return side_windows(self._kind(side), store, self._views(), start, end, key)
+
+    def _first_offset(self, side: str | None) -> int | None:
         progress = progress_of(self._state)
-        first = progress.tracker.first_offsets.get(side or "") if progress is not None else None
-        kind = None if self._join is None else self._join.joined.windows_of(side or "", first)
-        return side_windows(kind, store, self._views(), start, end, key)
+        return progress.tracker.first_offsets.get(side or "") if progress is not None else None
+
+    def _kind(self, side: str | None) -> Sliding | None:
+        """The windows of a side; None for sessions, and where one holds everything."""
+        return None if self._join is None else self._join.joined.windows_of(side or "", self._first_offset(side))
 
     def get_messages(
         self,

@@ -75,7 +75,7 @@ def _close(
     closed = BEGINNING_US if plan.loss is not None or plan.replaying else ends(side, mark_after(context))
     due = view[spec.name].scan(key_range(upper=None if closed == END_US else (closed,)))
     stored = pa.concat_tables([spec.schema.empty_table(), *due])
-    still = stored.filter(pa.array(~_among(stored, partnered, spec.key_names)))
+    still = stored.filter(pa.array(~among(stored, partnered, spec.key_names)))
     new, dues = _without_partner(plan, side, admitted, pairs, context)
     now = dues < closed if closed != END_US else np.ones(len(dues), bool)
     waits = _keyed(plan, side, admitted.rows[side].take(pa.array(new[~now])), dues[~now])
@@ -125,7 +125,7 @@ def _without_partner(
     if plan.joined.windows is not None and plan.joined.occurrence == "each":
         ends = [pair.ends[flags] for pair, flags in zip(pairs, new, strict=True) if pair.ends is not None]
         windows = pa.table({"row": matched, DUE: np.concatenate(ends) - 1})
-        unmatched = ~_among(pa.table({"row": numbers, DUE: dues}), windows, ["row", DUE])
+        unmatched = ~among(pa.table({"row": numbers, DUE: dues}), windows, ["row", DUE])
     else:
         flags = np.ones(rows.num_rows, bool)
         flags[matched] = False
@@ -164,7 +164,7 @@ def _keyed(plan: PairTables, side: str, rows: pa.Table, dues: Times) -> pa.Table
     return plan.waiting[side].conform(rows.append_column(DUE, pa.array(dues, pa.int64())))
 
 
-def _among(rows: pa.Table, others: pa.Table, names: list[str]) -> Flags:
+def among(rows: pa.Table, others: pa.Table, names: list[str]) -> Flags:
     """Which of ``rows`` agree with one of ``others`` in these columns."""
     if not rows.num_rows or not others.num_rows:
         return np.zeros(rows.num_rows, bool)

@@ -1,4 +1,5 @@
-"""Windows of a root that are put or removed by hand: the plan of an edit, and its execution.
+"""Windows of a root, and rows of a side of a join, that are put or removed by hand: the plan of an edit, and its
+execution.
 
 An edit is a checkpoint of the kind ``edit`` on top of the newest one, with changelog segments of the tables that it
 changes, the same watermark and the same position in the input. It begins a new writer epoch, so a run that goes on
@@ -8,7 +9,8 @@ meanwhile finds its next id taken and stops.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -16,12 +18,24 @@ import pyarrow as pa
 
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.stored_description import of_manifest
-from tidestate.operators.engine.job import drained_error
+from tidestate.operators.describe.sides import SIDES
+from tidestate.operators.embedded.queries import side_window
+from tidestate.operators.engine.job import drained_error, progress_of
 from tidestate.operators.engine.partitions import with_dues
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import plain_values
 from tidestate.operators.inspect.history.events import values_text
 from tidestate.operators.inspect.plan_from_manifest import plan_from
+from tidestate.operators.joins.edits import (
+    SideSpan,
+    delete_side_window,
+    put_session,
+    retire_rows,
+    span_of,
+    window_of,
+)
+from tidestate.operators.joins.overlaps import OverlapPlan
+from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.windows.messages.edits import (
     Edited,
@@ -47,10 +61,11 @@ from tidestate.recovery.log.needs import grown_needs
 from tidestate.recovery.log.successor import successor
 from tidestate.recovery.log.summary import pluralize
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
-from tidestate.statestore.durations import Moment
-from tidestate.statestore.errors import UsageError, expect
+from tidestate.statestore.durations import Moment, moment_us
+from tidestate.statestore.errors import UsageError, expect, of_type
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.schema_evolution import declared_table
 from tidestate.statestore.spec.store import Parquet, StateView
@@ -61,21 +76,41 @@ EditKind = Literal["put", "delete", "retire"]
 _UNFOLDED = Parquet(max_levels=1 << 20, snapshot_bytes=1 << 60)
 """An edit folds no files: the job does, which knows combiners of the user."""
 _Edit = Callable[[WindowPlan, StateView], Edited]
+_SidedPlan = JoinPlan | SessionJoinPlan
+_SideEdit = Callable[[_SidedPlan, StateView], Edited]
 
 
 @dataclass(frozen=True)
 class _Editable:
-    """An operator at the newest checkpoint of a root, whose windows may be edited."""
+    """An operator at the newest checkpoint of a root, whose windows or rows may be edited."""
 
     checkpoint: Checkpoint
     head: Head
     name: str
     state: OperatorState
-    plan: WindowPlan
+    any_plan: WindowPlan | _SidedPlan
+
+    @property
+    def plan(self) -> WindowPlan:
+        """That of windows."""
+        return of_type(self.any_plan, WindowPlan)
+
+    @property
+    def sided(self) -> _SidedPlan:
+        """That of a join."""
+        return self.any_plan if isinstance(self.any_plan, JoinPlan) else of_type(self.any_plan, SessionJoinPlan)
+
+    @property
+    def first_offsets(self) -> Mapping[str, int]:
+        """The first offset of each side of a join whose windows start there."""
+        progress = progress_of(self.state)
+        return {} if progress is None else progress.tracker.first_offsets
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, operator: str | None) -> Self:
-        """Raises `NotFoundError` before the first checkpoint, and `UsageError` where nothing can be edited."""
+    def of(cls, checkpoint: Checkpoint, operator: str | None, side: str | None = None) -> Self:
+        """Windows, or of a join a ``side``. Raises `NotFoundError` before the first checkpoint, and `UsageError`
+        where nothing can be edited.
+        """
         head = checkpoint.head(search=True)
         if head is None:
             raise not_begun(checkpoint.objects.root)
@@ -89,7 +124,18 @@ class _Editable:
                 operator=name,
             )
         plan = with_bounds(plan_from(name, state, values=False), state)
-        if not isinstance(plan, WindowPlan):
+        if isinstance(plan, OverlapPlan):
+            raise UsageError(
+                "a join by lifetimes cannot be edited: of its rows it keeps what lives on, and the end of an edge "
+                "finds its start there",
+                code="window-edit",
+                operator=name,
+            )
+        if isinstance(plan, JoinPlan | SessionJoinPlan) and side is None:
+            raise UsageError("a join is edited by side: name one, side=", code="sides", sides=SIDES)
+        if isinstance(plan, WindowPlan) and side is not None:
+            raise UsageError("only joins have sides: remove side=", code="sides", found=side)
+        if not isinstance(plan, WindowPlan | JoinPlan | SessionJoinPlan):
             raise UsageError("this operator has no windows with results", code="query-windows", operator=name)
         if not set(plan.tables) <= {declared_table(spec) for spec in state.tables}:
             raise UsageError(
@@ -100,11 +146,27 @@ class _Editable:
         return cls(checkpoint, head, name, state, plan)
 
     def views(self, keys: Mapping[str, pa.Scalar]) -> Iterator[tuple[int, StateView]]:
-        """The state partitions that may have windows with these values in their key, by number."""
-        for number in partitions_of(self.plan.partition_by, keys, len(self.state.states)):
+        """The state partitions that may have windows, or rows, with these values in their key, by number."""
+        for number in partitions_of(self.any_plan.partition_by, keys, len(self.state.states)):
             partition = self.state.states[number]
             with open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, partition) as view:
                 yield number, view
+
+    def opened(self, stack: ExitStack, keys: Mapping[str, pa.Scalar]) -> dict[int, StateView]:
+        """The same, all open at once until the ``stack`` is closed."""
+        found: dict[int, StateView] = {}
+        for number in partitions_of(self.any_plan.partition_by, keys, len(self.state.states)):
+            store = open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, self.state.states[number])
+            found[number] = stack.enter_context(store)
+        return found
+
+    def side_row(self, views: Iterable[StateView], window: SideSpan, *, whole: bool) -> dict[str, Any] | None:
+        """A window of a side of a join as plain values; the ``whole`` side where it has no windows."""
+        plan, first = self.sided, self.first_offsets.get(window.side)
+        kind = plan.joined.windows_of(window.side, first) if isinstance(plan, JoinPlan) else None
+        start = None if whole else window.start
+        found = side_window(kind, plan.stores[window.side], views, start, window.key)
+        return None if found is None else plain_values(found)[0]
 
     def row(self, view: StateView, window_id: WindowId) -> dict[str, Any] | None:
         """A window as plain values, without results that functions compute of its messages."""
@@ -116,7 +178,7 @@ class _Editable:
 @dataclass(frozen=True, repr=False, eq=False)
 class EditPlan(RootPlan):
     """Windows that are put or removed: ``windows`` of them, with so many ``messages``. ``before`` and ``after``: the
-    one that is put or deleted.
+    one that is put or deleted. ``side``: of a join; ``timed``: whether ``bounds`` are times.
     """
 
     editable: _Editable
@@ -131,6 +193,113 @@ class EditPlan(RootPlan):
     nothing: str = ""
     force: bool = False
     done: bool = False
+    side: str | None = None
+    timed: bool = True
+
+    @classmethod
+    def of_side_put(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        side: str,
+        window: tuple[Moment | None, Moment | None],
+        key: Any,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Put the end of the session of a join that starts then. Raises as `put_session`."""
+        editable = _Editable.of(checkpoint, operator, side)
+        asked = window_of(editable.sided, side, editable.first_offsets.get(side), window[0], None, key)
+        mark, end = editable.state.watermark_us, window[1]
+        if end is None:
+            raise UsageError("a session is put with another end: end=", code="window-bounds")
+        return cls._of_side(
+            editable,
+            "put",
+            asked,
+            lambda plan, view: put_session(plan, view, mark, asked, moment_us(end)),
+            whole=False,
+            force=force,
+        )
+
+    @classmethod
+    def of_side_delete(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        side: str,
+        window: tuple[Moment | None, Moment | None],
+        key: Any,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Retire the rows of a window of a side of a join. Raises as `delete_side_window`."""
+        editable = _Editable.of(checkpoint, operator, side)
+        first, mark = editable.first_offsets.get(side), editable.state.watermark_us
+        asked = window_of(editable.sided, side, first, *window, key)
+        return cls._of_side(
+            editable,
+            "delete",
+            asked,
+            lambda plan, view: delete_side_window(plan, view, mark, first, asked),
+            whole=window[0] is None,
+            force=force,
+        )
+
+    @classmethod
+    def of_side_retire(
+        cls,
+        checkpoint: Checkpoint,
+        operator: str | None,
+        side: str,
+        span: tuple[Moment, Moment],
+        key: Any = None,
+        *,
+        force: bool = False,
+    ) -> Self:
+        """Retire the rows of a side of a join that lie in the span. Raises as `retire_rows`."""
+        editable = _Editable.of(checkpoint, operator, side)
+        asked, mark = span_of(editable.sided, side, *span, key), editable.state.watermark_us
+        return cls._of_side(
+            editable, "retire", asked, lambda plan, view: retire_rows(plan, view, mark, asked), force=force
+        )
+
+    @classmethod
+    def _of_side(
+        cls,
+        editable: _Editable,
+        kind: EditKind,
+        asked: SideSpan,
+        edit: _SideEdit,
+        *,
+        whole: bool | None = None,
+        force: bool,
+    ) -> Self:
+        """The plan of an edit of a side of a join. ``whole``: whether it is of all of a side without windows; None
+        for what is of no window.
+        """
+        plan = editable.sided
+        planned = cls(
+            editable,
+            kind,
+            WindowBounds(asked.start, asked.end),
+            _plain(asked.keys),
+            force=force,
+            side=asked.side,
+            timed=plan.stores[asked.side].position == MESSAGE_TIME,
+        )
+        with ExitStack() as stack, of_manifest(editable.name):
+            views, states = editable.opened(stack, asked.keys), list[StateView]()
+            for number, view in views.items():
+                edited, state = edit(plan, view), OverlayView(view, plan.tables)
+                state.apply(edited.changes)
+                states.append(state)
+                planned = planned._with(number, edited)
+            if whole is not None:
+                before = editable.side_row(views.values(), asked, whole=whole)
+                after = editable.side_row(states, asked, whole=whole)
+                planned = replace(planned, before=before, after=after, windows=int(before is not None))
+        return planned._or_nothing("no row of this side lies there: there is nothing to retire")
 
     @classmethod
     def of_put(
@@ -186,7 +355,8 @@ class EditPlan(RootPlan):
         editable = _Editable.of(checkpoint, operator)
         asked, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
         start, end = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
-        planned = cls(editable, "retire", WindowBounds(start, end), _plain(asked.keys), force=force)
+        timed = pa.types.is_timestamp(editable.plan.bound_type)
+        planned = cls(editable, "retire", WindowBounds(start, end), _plain(asked.keys), force=force, timed=timed)
         for number, view in editable.views(asked.keys):
             with of_manifest(editable.name):
                 edited = retire_windows(editable.plan, view, mark, start, end, asked.keys)
@@ -264,6 +434,7 @@ class EditPlan(RootPlan):
         return {
             "edit": self.kind,
             "operator": self.editable.name,
+            **({} if self.side is None else {"side": self.side}),
             "checkpoint": self.id,
             "key": {name: str(value) for name, value in self.keys.items()},
             "windows": self.windows,
@@ -274,25 +445,29 @@ class EditPlan(RootPlan):
         }
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        done, unit = self.done, BoundUnit(pa.types.is_timestamp(self.editable.plan.bound_type))
+        done, unit = self.done, BoundUnit(self.timed)
         of = " and ".join(f"{name}={value}" for name, value in self.keys.items())
         row = self.after or self.before
         bounds = f"{row[START]} to {row[END]}" if row is not None else unit.texts([self.bounds])
         what = {"put": "put", "delete": "deleted", "retire": "retired"} if done else {}
         yield what.get(self.kind, f"to {self.kind}"), bounds + (f" of {of}" if of else "")
         yield "operator", self.editable.name
+        if self.side is not None:
+            yield "side", self.side
         if self.kind == "put":
             yield "before", "no such window" if self.before is None else self._content_text(self.before)
         if self.kind == "put" and self.after is not None:
             yield "after", self._content_text(self.after)
         if self.kind != "put":
-            those = f"{pluralize(self.windows, 'window')}, {pluralize(self.messages, 'message')}"
+            windows = f"{pluralize(self.windows, 'window')}, " if self.windows or self.side is None else ""
+            those = windows + pluralize(self.messages, "message")
             yield "removed" if done else "to remove", those
         yield "as checkpoint", f"{self.id}, of the kind edit"
 
     def _content_text(self, row: dict[str, Any]) -> str:
-        """A window without its bounds and key, for people."""
-        return values_text({name: value for name, value in row.items() if name not in (START, END, *self.keys)})
+        """A window without its bounds and key, for people; of a join with its end, which is what can be put."""
+        left_out = (START, *self.keys) if self.side is not None else (START, END, *self.keys)
+        return values_text({name: value for name, value in row.items() if name not in left_out})
 
 
 def _plain(keys: Mapping[str, pa.Scalar]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tidestate.operators.root.window_edits import EditPlan
 from tidestate.operators.windows.messages.edits import WindowContent
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
+from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,14 +31,16 @@ class RootWindows(Rooted):
         end: Moment | None = None,
         values: Sequence[str] | None = None,
         operator: str | None = None,
+        side: str | None = None,
     ) -> dict[str, Any] | None:
         """The window that starts then, of this whole key, as a row of `windows`; None where there is none.
 
-        ``end`` is only needed where rows name their windows. The global window needs no ``start``.
+        ``end`` is only needed where rows name their windows. The global window needs no ``start``, nor does that of a
+        ``side`` of a join without windows.
         """
         checkpoint, manifest = self._as_of()
         question = query(checkpoint, checkpoint=manifest.id, operator=operator)
-        row = question.get_window(start, key=key, end=end, values=values)
+        row = question.get_window(start, key=key, end=end, values=values, side=side)
         return None if row is None else row.to_pylist()[0]
 
     @checked
@@ -51,13 +54,23 @@ class RootWindows(Rooted):
         values: Mapping[str, Any] | None = None,
         offsets: Mapping[Any, tuple[int, int]] | None = None,
         operator: str | None = None,
+        side: str | None = None,
         force: bool = False,
     ) -> EditPlan:
         """Replace what is stored of a window: the number of its ``events``, results (``values``, by name), the first
         and the last offset of each origin (``offsets``). What is not given stays. A window that is not there begins
         so: it needs ``events`` and all results, a session also its ``end``. Counts, sums, minima and maxima can be
-        put. The next pane of the window has these values.
+        put. The next pane of the window has these values. Of a session join (``side``) the ``end`` of a session that
+        has not fired can be put, and nothing else: all other metadata of joins follows from their rows.
         """
+        if side is not None:
+            if events is not None or values or offsets is not None:
+                raise UsageError(
+                    "windows of joins have no results, and count the rows that they hold: only an end= can be put",
+                    code="window-value",
+                )
+            root = self._whole("put_window(…)")
+            return EditPlan.of_side_put(root, operator, side, (start, end), key, force=force)
         content = WindowContent(events, values or {}, offsets)
         return EditPlan.of_put(self._whole("put_window(…)"), operator, (start, end), key, content, force=force)
 
@@ -69,19 +82,35 @@ class RootWindows(Rooted):
         key: Any = None,
         end: Moment | None = None,
         operator: str | None = None,
+        side: str | None = None,
         force: bool = False,
     ) -> EditPlan:
         """Remove a window, with its messages that no other window holds. A late event of the window begins it anew,
-        while it accepts any; the messages stay known, so a replay brings none back.
+        while it accepts any; the messages stay known, so a replay brings none back. Of a ``side`` of a join: retire
+        the rows of the window, where windows do not overlap.
         """
+        if side is not None:
+            root = self._whole("del_window(…)")
+            return EditPlan.of_side_delete(root, operator, side, (start, end), key, force=force)
         return EditPlan.of_delete(self._whole("del_window(…)"), operator, (start, end), key, force=force)
 
     @checked
     def retire(
-        self, start: Moment, end: Moment, *, key: Any = None, operator: str | None = None, force: bool = False
+        self,
+        start: Moment,
+        end: Moment,
+        *,
+        key: Any = None,
+        operator: str | None = None,
+        side: str | None = None,
+        force: bool = False,
     ) -> EditPlan:
         """Remove the windows that lie between ``start`` and ``end``, and the messages from ``start`` to before
         ``end`` that no other window holds. ``key``: a value, a tuple if it has several columns, or some of its
-        columns with their values; by default all.
+        columns with their values; by default all. Of a ``side`` of a join: its rows between these, times or offsets;
+        they emit nothing more, neither pairs nor alone.
         """
+        if side is not None:
+            root = self._whole("retire(…)")
+            return EditPlan.of_side_retire(root, operator, side, (start, end), key, force=force)
         return EditPlan.of_retire(self._whole("retire(…)"), operator, (start, end), key, force=force)

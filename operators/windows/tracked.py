@@ -59,6 +59,20 @@ class TrackedOffsets:
         numbers = singles(offsets, every)
         return [told, singles(origins, every), numbers, numbers]
 
+    def of_window(self, events: int, origins: pa.Array, firsts: pa.Array, lasts: pa.Array) -> dict[str, pa.Array]:
+        """The state of a window with so many messages, of these origins, each once, with these offsets: a column of
+        one row for each of `state`.
+        """
+        told = {TOLD: pa.array([events], pa.int64())}
+        if self.origin is None:
+            return told | {FIRST: firsts, LAST: lasts}
+        by_origin = pc.sort_indices(origins)
+        lists = {OF_ORIGIN: origins, FIRST: firsts, LAST: lasts}
+        return told | {
+            name: pa.array([column.take(by_origin).to_pylist()], pa.list_(column.type))
+            for name, column in lists.items()
+        }
+
     def finish(self, state: pa.Table, counts: Sequence[int] | Numbers) -> pa.Array:
         """The offsets of windows with so many messages; null where some came before offsets were stored."""
         complete = np.asarray(pc.fill_null(state[TOLD], 0)) == np.asarray(counts)

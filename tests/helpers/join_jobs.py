@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 
 import tidestate as ts
-from tests.twins.join import Asked, Pane, Row, Window
+from tests.twins.join import SIDES, Asked, Pane, Row, Window
 from tidestate.operators.streams.stream import JoinedStream
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
@@ -93,3 +94,75 @@ def observed(panes: pa.Table, asked: Asked, unit: str = "s") -> Counter[Pane]:
             strict=True,
         )
     )
+
+
+def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
+    """A join and its input, with replays and duplicates where messages are known by their offsets."""
+    pick = random.Random(seed)
+    kind = pick.choice(["bounds", "shared", "own", "own"])
+    chosen: dict[str, Any] = {
+        "how": pick.choice(["inner", "left", "right", "full"]),
+        "late": 0 if kind == "own" else pick.choice([0, 6, 15]),
+        "close": pick.random() < 0.6,
+        "on": pick.random() < 0.8,
+        "named": pick.random() < 0.5,
+        "large": pick.random() < 0.5,
+        "delays": pick.choice([(0, 0), (0, 3), (5, 5)]),
+        "in_order": kind == "own" and pick.random() < 0.5,
+    }
+    if pick.random() < 0.3 and not chosen["in_order"]:
+        chosen["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])
+        chosen["late_updates"] = pick.choice([(None, None), (3, None), (4, 6)])
+    if kind == "bounds":
+        chosen["low"], chosen["high"] = pick.choice(
+            [(-3, 3), (0, 5), (-6, -2), (2, 7), (None, 4), (1, None), (None, None)]
+        )
+        chosen["spans"] = pick.choice([(None, None), (8, 8), (30, None)])
+    elif kind == "shared":
+        chosen["window"] = Window(*pick.choice([(5, 5), (10, 10), (6, 2), (9, 3)]))
+        chosen["first"] = pick.random() < 0.5
+        chosen["spans"] = pick.choice([(None, None), (12, None)])
+        chosen["past"] = pick.choice([(None, None), (None, 3)])
+    else:
+        chosen |= _own(pick, chosen["named"])
+    return Asked(**chosen), _batches(pick)
+
+
+def _own(pick: random.Random, named: bool) -> dict[str, Any]:
+    of_offsets = [Window(3, 3, True), Window(4, 1, True), Window(3, 3, True, None), Window(5, 2, True, None)]
+    places = [None, Window(6, 6), Window(8, 4), *(of_offsets if named else ())]
+    own = (pick.choice(places), pick.choice(places))
+    asked = Asked(own=own, named=named)
+    chosen: dict[str, Any] = {"own": own, "spans": [None, None], "counts": [None, None], "past": [None, None]}
+    for place, side in enumerate(SIDES):
+        if pick.random() < 0.5:
+            if own[place] is not None and pick.random() < 0.5:
+                chosen["past"][place] = pick.choice([0, 1, 2])
+            elif asked.by_offset(side):
+                chosen["counts"][place] = pick.choice([2, 6])
+            else:
+                chosen["spans"][place] = pick.choice([5, 20])
+    chosen |= {name: tuple(chosen[name]) for name in ("spans", "counts", "past")}
+    if pick.random() < 0.3:
+        chosen["low"], chosen["high"] = pick.choice([(-4, 4), (0, None), (None, 3)])
+    return chosen
+
+
+def _batches(pick: random.Random) -> list[list[Row]]:
+    """Offsets and times grow, more or less; some messages come again."""
+    offsets, answered, batches = {"left": pick.randint(0, 9), "right": 0}, list[Row](), list[list[Row]]()
+    for number in range(pick.randint(1, 5)):
+        batch = []
+        for place in range(pick.randint(0, 8)):
+            side = pick.choice(SIDES)
+            offsets[side] += 1
+            at = max(0, 7 + number * 7 + pick.choice([0, 5, 9, -3, -9, -16]))
+            batch.append(Row(side, pick.choice("aab"), at, 100 * number + place, offsets[side]))
+        pick.shuffle(batch)
+        if pick.random() < 0.3 and batch + answered:
+            batch += pick.choices(batch + answered, k=2)
+        batches.append(batch)
+        answered += batch
+    if pick.random() < 0.2:  # in any order, so lower offsets may come later than higher ones
+        pick.shuffle(batches)
+    return batches

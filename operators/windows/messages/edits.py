@@ -2,9 +2,10 @@
 
 A window lies in one of two places (see `tables`): in ``groups`` once it has fired or is looked at early, before that
 in parts. A tumbling window is one part, and a session is a chain of parts that nothing else is in, so both can be
-replaced. The slices of windows that overlap are shared with their neighbours: such a window can be edited once the
-watermark has passed its end. Metadata and messages change with the window, so what holds for them (each stored window
-counts the messages that it has taken, a message is kept while a window holds it) holds after an edit too.
+replaced: a session by a group, as what late events have begun is one. The slices of windows that overlap are shared
+with their neighbours: such a window can be edited once the watermark has passed its end. Metadata and messages change
+with the window, so what holds for them (each stored window counts the messages that it has taken, a message is kept
+while a window holds it) holds after an edit too.
 
 An edit emits and retracts nothing. A late event of a window that was removed begins it anew, while the window accepts
 any. Source: ``getWindow``, ``putWindow``, ``delWindow`` and ``retire`` of the Samza SQL window operator design
@@ -32,11 +33,11 @@ from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, known_as_rejected, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions, get_windows
-from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, GROUPS, NO_KEY, PARTS, SLICE_END, START
-from tidestate.operators.windows.session_slices import own_cells
+from tidestate.operators.windows.names import ELEMENTS, END, ENDS, GROUPS, NO_KEY, PARTS, SLICE_END, START
 from tidestate.operators.windows.slice_previews import windows_wait
 from tidestate.operators.windows.stored_windows import Asked, asked_for, stored_groups, with_keys
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tracked import TOLD, TrackedOffsets
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, expect
@@ -91,11 +92,11 @@ def window_id_of(plan: GroupTables, start: Moment | None, end: Moment | None = N
     if asked.start is None:
         raise UsageError("one window is asked for by its start: start=", code="window-bounds")
     if isinstance(plan.kind, Sliding):
-        return WindowId(asked.start, _end_of(plan.kind, asked.start, asked.end), asked.keys)
+        return WindowId(asked.start, sliding_end(plan.kind, asked.start, asked.end), asked.keys)
     return WindowId(asked.start, asked.end, asked.keys)
 
 
-def _end_of(kind: Sliding, start: int, given: int | None) -> int:
+def sliding_end(kind: Sliding, start: int, given: int | None) -> int:
     """The end of a window of a fixed length. Raises `UsageError` where none has these bounds."""
     end = start + kind.size
     if (start - kind.shift) % kind.slide or given not in (None, end) or (kind.by_offset and start < kind.shift):
@@ -368,15 +369,16 @@ def put_window(
     for name, value in content.values.items():
         bound = _puttable(plan, name)
         row = with_columns(row, {bound.state[0].name: _state_of(bound, value)})
+    if plan.tracked is not None:
+        row = with_columns(row, _tracked_offsets(plan.tracked, row, stored, content))
     bounds = row.select([*plan.group_keys, START, END])
     ends = column_numbers(bounds, END)
     _check_apart(plan, view, watermark, ends)
     state = OverlayView(view, plan.tables)
-    in_parts = (plan.lazy or windows_wait(plan, view)) and int(ends[0]) > watermark
-    removed = _without(plan, state, watermark, bounds)
-    grouped = _is_grouped(plan, view, removed, bounds)
-    state.apply(removed)
-    state.apply(_placed(plan, row, in_parts=in_parts and not grouped))
+    waits = (plan.lazy or windows_wait(plan, view)) and int(ends[0]) > watermark
+    in_parts = waits and not plan.sessions and not _is_grouped(plan, view, bounds)
+    state.apply(_without(plan, state, watermark, bounds))
+    state.apply(_placed(plan, row, in_parts=in_parts))
     state.apply(_metadata_of(plan, state, bounds, content, is_new=stored is None))
     if _stored(plan, state, watermark, WindowId(window_id.start, int(ends[0]), window_id.keys)) is None or (
         watermark != BEGINNING_US and int(ends[0]) <= plan.expired_at(watermark)
@@ -514,18 +516,17 @@ def _new_window(
     return fresh_groups(plan, arriving, Context.between(watermark, watermark, now_us, now_us))
 
 
-def _is_grouped(plan: GroupTables, view: StateView, removed: ChangeSet, bounds: pa.Table) -> bool:
-    """Whether something of this window is in groups already."""
-    if plan.sessions:
-        return expect(removed[GROUPS].delete, "a window is deleted before it is put").num_rows > 0
+def _is_grouped(plan: GroupTables, view: StateView, bounds: pa.Table) -> bool:
+    """Whether something of this window, which is no session, is in groups already."""
     return bool(view[GROUPS].lookup(plan.groups.conform_keys(bounds)).found[0].as_py())
 
 
 def _placed(plan: GroupTables, row: pa.Table, *, in_parts: bool) -> ChangeSet:
-    """Changes that put a window into its place: a part, or a group."""
-    if in_parts and plan.sessions:
-        cells = pa.array(own_cells(column_numbers(row, END) // plan.gap))
-        return {PARTS: TableChanges(put=plan.parts.conform(row.append_column(CELL, cells)))}
+    """Changes that put a window into its place: a part, or a group.
+
+    A session is always a group, as those that late events have begun: a part reaches less than the gap beyond the
+    watermark that it is due with, and what ends later is not looked at for the parts before it.
+    """
     if in_parts:
         return {PARTS: TableChanges(put=plan.parts.conform(row.append_column(SLICE_END, row[END])))}
     changes = {GROUPS: TableChanges(put=plan.groups.conform(row))}
@@ -534,15 +535,32 @@ def _placed(plan: GroupTables, row: pa.Table, *, in_parts: bool) -> ChangeSet:
     return changes
 
 
+def _tracked_offsets(
+    tracked: TrackedOffsets, row: pa.Table, stored: pa.Table | None, content: WindowContent
+) -> dict[str, pa.Array]:
+    """The columns of offsets of the window ``row``, where windows have them as columns, after ``content`` is put: of
+    what was ``stored`` all messages are still told of, if they were.
+    """
+    events = int(column_numbers(row, ELEMENTS)[0])
+    if content.offsets is not None:
+        offsets = _offset_columns(tracked.origin_type, content.offsets)
+        return tracked.of_window(events, *offsets)
+    if stored is None:
+        return {}
+    told = int(pc.fill_null(stored[TOLD], 0)[0].as_py()) + events - int(column_numbers(stored, ELEMENTS)[0])
+    return {TOLD: pa.array([told], pa.int64())}
+
+
 def _metadata_of(
     plan: GroupTables, view: StateView, bounds: pa.Table, content: WindowContent, *, is_new: bool
 ) -> ChangeSet:
     """Changes that put the metadata of a window. Raises `UsageError` (``window-value``)."""
     if not isinstance(plan, MessageWindows) or (content.offsets is not None and not plan.metadata.ordered):
-        if content.offsets is None:
+        if content.offsets is None or plan.tracked is not None:
             return {}
         raise UsageError(
-            "the windows of this operator have no offsets, as their messages have none: leave out offsets=",
+            "the windows of this operator have no offsets: leave out offsets=, or have them stored, "
+            ".window_offsets()",
             code="window-value",
         )
     tables, changes = plan.metadata, {}
@@ -560,21 +578,28 @@ def _metadata_of(
 
 def _offset_rows(plan: MessageWindows, bounds: pa.Table, offsets: Mapping[Any, tuple[int, int]]) -> pa.Table:
     """A row for each origin, with its first and last offset."""
-    kind = plan.metadata.offsets.schema.field("origin").type
+    columns = _offset_columns(plan.metadata.offsets.schema.field("origin").type, offsets)
+    rows = bounds.take(pa.array(np.zeros(len(offsets), np.int64)))
+    for name, column in zip(("origin", "start_offset", "last_offset"), columns, strict=True):
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def _offset_columns(kind: pa.DataType, offsets: Mapping[Any, tuple[int, int]]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The origins, of this type, their first and their last offsets. Raises `UsageError` (``window-value``)."""
+    named = not pa.types.is_null(kind)
     try:
         origins = pa.array(list(offsets), kind)
         first, last = (pa.array([pair[end] for pair in offsets.values()], pa.int64()) for end in (0, 1))
-        right = all(len(pair) == 2 and pair[0] <= pair[1] for pair in offsets.values())
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, LookupError):
+        right = len(offsets) > 0 and all(len(pair) == 2 and pair[0] <= pair[1] for pair in offsets.values())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, LookupError, AttributeError):
         right = False
-    if not right or origins.null_count or first.null_count or last.null_count:
+    if not right or (named and origins.null_count) or first.null_count or last.null_count:
         raise UsageError(
-            "offsets= has the first and the last offset of each origin, such as {'orders-0': (3, 17)}",
+            "offsets= has the first and the last offset of each origin, such as {'orders-0': (3, 17)}"
+            if named
+            else "these messages have no origin, so offsets= has one first and last offset: {None: (3, 17)}",
             code="window-value",
             found=repr(offsets)[:100],
         )
-    rows = bounds.take(pa.array(np.zeros(len(origins), np.int64)))
-    columns = {"origin": origins, "start_offset": first, "last_offset": last}
-    for name, column in columns.items():
-        rows = rows.append_column(name, column)
-    return rows
+    return origins, first, last

@@ -60,6 +60,8 @@ class Twin:
     """Every event is accepted, as the lateness is long."""
 
     kind: str
+    gap: int = GAP
+    delay: int = DELAY
     windows: dict[str, list[Window]] = field(default_factory=dict)
     messages: set[Message] = field(default_factory=set)
     watermark: int | None = None
@@ -70,12 +72,12 @@ class Twin:
             self.messages.add(m)
             for start, end in self._bounds(m.t):
                 self._put_in(str(m.k), Window(start, end, 1, m.v, m.v, {m.part: (m.at, m.at)}))
-        latest = max((m.t - DELAY for m in batch if m.t is not None), default=None)
+        latest = max((m.t - self.delay for m in batch if m.t is not None), default=None)
         self.watermark = max((one for one in (latest, self.watermark) if one is not None), default=None)
 
     def _bounds(self, t: int) -> list[tuple[int, int]]:
         if self.kind == "session":
-            return [(t, t + GAP)]
+            return [(t, t + self.gap)]
         slide = 6 if self.kind == "tumbling" else 2
         return [(s, s + 6) for s in range((t - 6) // slide * slide, t + 1, slide) if s <= t < s + 6]
 
@@ -123,8 +125,9 @@ def rows_of(found: pa.Table) -> list[tuple[Any, ...]]:
     )
 
 
-def job_of(kind: str, *, early: bool) -> Aggregation:
-    job = ts.stream(event_time="t", watermark_delay=f"{DELAY} seconds").group_by("k").window(WINDOWS[kind])
+def job_of(kind: str, *, early: bool, gap: int = GAP, delay: int = DELAY) -> Aggregation:
+    window = ts.sessions(f"{gap} seconds") if kind == "session" else WINDOWS[kind]
+    job = ts.stream(event_time="t", watermark_delay=f"{delay} seconds").group_by("k").window(window)
     job = job.aggregate(n=agg.count(), total=agg.sum("v"), big=agg.max("v")).allowed_lateness("1000 seconds")
     job = job.accumulation("retracting")
     return job.trigger(early=trigger.each_batch()) if early else job
@@ -134,8 +137,10 @@ def job_of(kind: str, *, early: bool) -> Aggregation:
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(sorted(LAYOUTS)), early=st.booleans())
 def test_windows_edited_by_hand_are_those_of_a_dictionary(seed: int, kind: str, early: bool) -> None:
-    chance, twin, at, base, removed = random.Random(seed), Twin(kind), 0, 0, set[Message]()
-    job = job_of(kind, early=early)
+    chance, at, base, removed = random.Random(seed), 0, 0, set[Message]()
+    # With a long delay and a short gap a session that waits reaches far ahead of the watermark.
+    gap, delay = chance.choice([GAP, GAP, 2, 6]), chance.choice([DELAY, DELAY, 5, 12])
+    twin, job = Twin(kind, gap, delay), job_of(kind, early=early, gap=gap, delay=delay)
     with tempfile.TemporaryDirectory() as folder:
         root, store = Path(folder) / "root", store_config(chance.choice(STORES), Path(folder) / "cache")
         running = operator(job, root, store, layout=LAYOUTS[kind], partitions=chance.choice([1, 1, 3]))
@@ -268,6 +273,56 @@ def check(running: WindowOperator, twin: Twin) -> None:
             row = running.get_window(window.start * SECOND, key=key)
             assert row is not None
             assert (row["n"], row["total"], row["events"]) == (window.n, window.total, window.n)
+
+
+def test_what_is_put_into_a_session_is_found_by_events_before_its_end(tmp_path: Path) -> None:
+    """Its end is more than the gap ahead of the watermark at which they are due."""
+    with operator(job_of("session", early=False, delay=20), tmp_path, Parquet()) as running:
+        running.add_messages(table([Message("x", n, 2 * n, "a", n) for n in range(1, 11)]))
+        running.flush()
+        running.put_window(2 * SECOND, key="a", events=3, values={"total": 100})
+        running.add_messages(table([Message("x", 20, 5, "a", 7)]))
+        running.timeout(1, watermark_us=12 * SECOND)
+        (row,) = running.get_windows().to_pylist()
+        assert (seconds(row["window_start"]), seconds(row["window_end"]), row["n"], row["total"]) == (2, 23, 4, 107)
+        running.drain()
+        (pane,) = [row for result in running.get_result() for row in result.panes.to_pylist()]
+    assert (pane["n"], pane["total"], seconds(pane["window_start"])) == (4, 107, 2)
+
+
+@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_flush_of_edits_alone_fires_nothing_and_what_is_due_fires_once(
+    tmp_path: Path, kind: str, partitions: int
+) -> None:
+    """Also after a flush that left it open what is due in another state partition, and after a rescale."""
+    keys, job = "abcdefgh", job_of(kind, early=False)
+    with operator(job, tmp_path, Parquet(), partitions=partitions) as running:
+        running.add_messages(table([Message("x", n, n, keys[n % 8], 1) for n in range(16)]))
+        running.flush()
+    rescale(tmp_path, partitions + 1)
+    with operator(job, tmp_path, Parquet()) as running:
+        fired = running.get_result()
+        overlap = kind == "sliding"
+        for key in keys:
+            rows = running.get_windows(key=key).to_pylist()
+            row = rows[0] if overlap else rows[-1]
+            before = running.flush().checkpoint
+            running.put_window(row["window_start"], key=key, values={"total": 50})
+            assert running.flush() == (before + 1, len(fired))
+            assert running.flush() == (before + 1, len(fired))
+        assert [one.id for one in running.get_result()] == [one.id for one in fired]
+        waiting = {
+            (row["k"], row["window_start"], row["total"])
+            for row in running.get_windows().to_pylist()
+            if seconds(row["window_end"]) > 13
+        }
+        assert waiting
+        for mark in (14, 20, 30, 40):
+            running.timeout(mark, watermark_us=mark * SECOND)
+        panes = [row for one in running.get_result()[len(fired) :] for row in one.panes.to_pylist()]
+    assert len(panes) == len(waiting)
+    assert {(row["k"], row["window_start"], row["total"]) for row in panes} == waiting
 
 
 def test_an_edit_holds_from_the_next_checkpoint_on(tmp_path: Path) -> None:

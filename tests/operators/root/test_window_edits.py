@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,105 @@ def test_windows_and_messages_of_a_range_are_retired(tmp_path: Path) -> None:
     with operator(job, root, Parquet()) as running:
         assert running.add_messages(table(rows))["duplicates"] == len(rows)
         assert running.get_window(12 * SECOND, key="a")["middle"] == 4.0  # type: ignore[index]
+
+
+ORDERED = pa.schema([*SCHEMA, ("part", pa.string()), ("off", pa.int64())])
+
+
+def ordered(*rows: tuple[int, str, int, str, int]) -> pa.Table:
+    times, *others = zip(*rows, strict=True)
+    columns = [pa.array([t * SECOND for t in times], SCHEMA.field("t").type), *map(list, others)]
+    return pa.table(columns, schema=ORDERED)
+
+
+@pytest.mark.parametrize("origin", ["part", None])
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"rolling"}))
+def test_offsets_that_windows_store_stay_as_put_until_messages_extend_them(
+    tmp_path: Path, kind: str, origin: str | None
+) -> None:
+    stream = ts.stream(event_time="t", watermark_delay="2 seconds", offset="off", origin=origin)
+    job = stream.group_by("k").window(KINDS[kind]).aggregate(n=agg.count(), total=agg.sum("v"))
+    job = job.allowed_lateness("1000 seconds").window_offsets()
+    first = [ordered((1, "a", 5, "x", 4), (2, "a", 6, "x", 7), (13, "b", 1, "x", 8), (30, "b", 1, "x", 9))]
+    job.standalone(checkpoint=tmp_path).run(first)
+    root, name = Root(tmp_path), origin and "x"
+
+    def found(start: datetime) -> Any:
+        row = root.get_window(start, key="a") or {}
+        return row.get("n"), row.get("total"), row.get("offsets")
+
+    def one(low: int, high: int) -> list[dict[str, Any]]:
+        return [{"origin": name, "start_offset": low, "last_offset": high}]
+
+    start = at(1 if kind == "session" else 0)
+    assert found(start) == (2, 11, one(4, 7))
+    root.put_window(start, key="a", values={"n": 5}).execute()
+    assert found(start) == (5, 11, one(4, 7)), "what is not put stays"
+    plan = root.put_window(start, key="a", offsets={name: (3, 20)})
+    assert "start_offset" in str(plan)
+    plan.execute()
+    assert found(start) == (5, 11, one(3, 20))
+    end = at(59) if kind == "session" else None
+    new = {"key": "a", "end": end, "events": 2, "values": {"total": 1}}
+    open_ = at(50)
+    if kind != "sliding":  # which may not be put before it is due
+        root.put_window(open_, offsets={name: (30, 40)}, **new).execute()
+        assert found(open_) == (2, 1, one(30, 40))
+    for wrong in ({}, {name: (2, 1)}, {name: (1,)}, {("x" if origin is None else 3): (1, 2)}):
+        with pytest.raises(UsageError, match="window-value"):
+            root.put_window(start, key="a", offsets=wrong)
+    later = [ordered((2, "a", 1, "x", 25), (52, "a", 1, "x", 35), (53, "a", 1, "x", 45))]
+    job.standalone(checkpoint=tmp_path).run([*first, *later])
+    assert found(start) == (6, 12, one(3, 25))
+    if kind != "sliding":
+        assert found(open_) == (4, 3, one(30, 45))
+    if kind == "tumbling":  # a new one without offsets: of some of its messages they are not known
+        root.put_window(at(70), key="a", events=2, values={"total": 1}).execute()
+        assert found(at(70)) == (2, 1, None)
+
+
+@pytest.mark.parametrize("origin", ["part", None])
+def test_the_verb_takes_offsets_that_windows_store(tmp_path: Path, origin: str | None) -> None:
+    stream = ts.stream(event_time="t", offset="off", origin=origin).group_by("k").window(KINDS["tumbling"])
+    job = stream.aggregate(n=agg.count()).window_offsets()
+    job.standalone(checkpoint=tmp_path).run([ordered((1, "a", 5, "x", 4))])
+    options = [tmp_path, "put", "--start", "1970-01-01", "--key", "k=a", "--confirm", "--json", "--offsets"]
+    done = called(*options, "x=3:17" if origin else "3:17")
+    assert done.exit_code == 0, done.output
+    expected = [{"origin": origin and "x", "start_offset": 3, "last_offset": 17}]
+    assert (Root(tmp_path).get_window(0, key="a") or {})["offsets"] == expected
+    for wrong in ("x=3", "=3:17", "3:17" if origin else "x=3:17"):
+        failed = called(*options, wrong)
+        assert failed.exit_code != 0
+        assert re.search("read-value|window-value", f"{failed.output}{failed.exception!r}"), failed.output
+
+
+def test_the_verb_edits_a_side_of_a_join(tmp_path: Path) -> None:
+    left, right = (ts.stream(event_time="t", watermark_delay="2 seconds") for _ in "lr")
+    job = left.join_sessions(right, on="k", gap="5 seconds")
+    rows = batch((1, "a", 5), (2, "a", 6), (8, "b", 1), (13, "a", 5))
+    job.standalone(checkpoint=tmp_path, partitions=2).run([{"left": rows, "right": rows}])
+    of_side = ["--side", "left", "--start", "1970-01-01T00:00:13", "--key", "k=a"]
+    row = json.loads(called(tmp_path, "get", *of_side, "--json").stdout)
+    assert (row["window_start"], row["events"]) == ("1970-01-01 00:00:13", 1)
+    planned = called(tmp_path, "put", *of_side, "--end", "1970-01-01T00:00:30").output
+    assert "1970-01-01 00:00:13 to 1970-01-01 00:00:30 of k=a" in planned
+    assert "dry run" in planned
+    span = ["--side", "left", "--start", "1970-01-01T00:00:10", "--end", "1970-01-01T00:00:20", "--confirm"]
+    retired = json.loads(called(tmp_path, "retire", *span, "--json").stdout)
+    assert (retired["side"], retired["messages"], retired["windows"]) == ("left", 1, 0)
+    assert "there is no such window" in called(tmp_path, "get", *of_side).output
+    assert "nothing to retire" in called(tmp_path, "delete", *of_side, "--confirm").output
+    for wrong, code in (
+        (["put", *of_side, "--end", "1970-01-01T00:00:30", "--value", "n=1"], "window-value"),
+        (["get", "--side", "middle", *of_side[2:]], "sides"),
+        (["delete", *of_side[2:]], "sides"),
+        (["retire", *span[:4]], "window-bounds"),
+        (["put", *of_side], "window-bounds"),
+    ):
+        failed = called(tmp_path, *wrong)
+        assert failed.exit_code != 0
+        assert code in f"{failed.output}{failed.exception!r}", failed.output
 
 
 def test_who_dies_before_the_manifest_has_changed_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,32 @@ def test_held_events_have_no_offsets_to_begin_with(tmp_path: Path) -> None:
         job.window_offsets().standalone(checkpoint=tmp_path).run(tables)
 
 
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("window", ["tumbling", "sliding", "sessions", "global"])
+def test_they_are_given_up_at_any_time_though_events_wait_for_their_order(
+    tmp_path: Path, window: str, edited: bool
+) -> None:
+    stream = ts.stream(event_time="t", watermark_delay="20 us", offset="off", origin="part")
+    job = stream.group_by("k").window(WINDOWS[window]).aggregate(n=agg.count()).allowed_lateness("1 day").in_order()
+    first = table([("a", 1, "x"), ("b", 2, "y"), ("a", 50, "x"), ("b", 55, "y")], {})
+    last = table([("a", 60, "x"), ("b", 3, "y")], {"x": 9, "y": 9})
+    job.window_offsets().standalone(checkpoint=tmp_path / "root").run([first])
+    fired = [row for row in Root(tmp_path / "root").windows().to_table().to_pylist() if window != "global"]
+    if edited and fired:
+        row = fired[0]
+        Root(tmp_path / "root").put_window(
+            row["window_start"], key=row["k"], values={"n": 1}, offsets={"x": (1, 99)}
+        ).execute()
+    job.standalone(checkpoint=tmp_path / "root").run([first, last])
+    job.standalone(checkpoint=tmp_path / "twin").run([first, last])
+    found, expected = (Root(tmp_path / name).windows().to_table() for name in ("root", "twin"))
+    assert found == expected
+    panes, wanted = (
+        Root(tmp_path / name).panes().to_table().drop_columns("checkpoint").to_pylist() for name in ("root", "twin")
+    )
+    assert sorted(map(str, panes)) == sorted(map(str, wanted))
+
+
 def test_what_has_no_offsets_is_refused() -> None:
     no_offset = ts.stream(event_time="t").group_by("k").window(ts.tumbling("9 us")).aggregate(n=agg.count())
     known = plain(ts.tumbling("9 us")).messages()
