@@ -79,11 +79,11 @@ class Buffered(Kind):
 
     def batch(self, rows: Sequence[Event], number: int) -> Any:
         sides = super().batch(rows, number)
-        return {side: _numbered(own, NUMBERS[side][number]) for side, own in sides.items()}
+        return {side: _numbered(own, BUFFER_NUMBERS[side][number]) for side, own in sides.items()}
 
 
-NUMBERS = {"left": (1, 3, 2, 4, 6, 5), "right": (2, 1, 3, 5, 4, 6)}
-BUFFERS = watermark.buffers(origin="origin", sequence="buffer", watermark="mark")
+BUFFER_NUMBERS = {"left": (1, 3, 2, 4, 6, 5), "right": (2, 1, 3, 5, 4, 6)}
+BY_BUFFERS = watermark.buffers(origin="origin", sequence="buffer", watermark="mark")
 
 
 def _numbered(rows: pa.Table, buffer: int) -> pa.Table:
@@ -97,8 +97,8 @@ OWN_KINDS: dict[str, Kind] = {
     "join with buffers": Buffered(
         lambda: (
             ts.stream(event_time="t")
-            .watermark(BUFFERS)
-            .join(ts.stream(event_time="t").watermark(BUFFERS), on="k", within=("-5 s", "10 s"), how="full")
+            .watermark(BY_BUFFERS)
+            .join(ts.stream(event_time="t").watermark(BY_BUFFERS), on="k", within=("-5 s", "10 s"), how="full")
         )
     ),
     "full state": Kind(

@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
     ]
 )
 SCHEMAS = dict.fromkeys(SIDES, SCHEMA)
-BOUNDS = ((0, 10), (-4, 4), (-6, -2))
+JOIN_BOUNDS = ((0, 10), (-4, 4), (-6, -2))
 
 
 def progress(patience: int | None = None) -> BufferProgress:

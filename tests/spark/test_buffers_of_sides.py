@@ -18,7 +18,7 @@ from tests.twins.join import SIDES, Asked, Pane
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 
-COLUMNS = (
+SPARK_COLUMNS = (
     "key string, t timestamp, value long, off long, origin long, sequence long, chunk long, last boolean, "
     "mark timestamp, empty boolean, final boolean"
 )
@@ -44,7 +44,7 @@ def test_pairs_ledger_and_watermarks_are_those_of_the_standalone_runner_and_the_
             write(tmp_path / side, number, rows)
     job, twin = joined(asked, declared), BufferedTwin(asked, declared)
     frames = {
-        side: spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / side))
+        side: spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / side))
         for side in SIDES
     }
     query = job.on_spark(frames, checkpoint=tmp_path / "root", partitions=2).start()

@@ -195,7 +195,7 @@ def test_a_silent_origin_of_a_side_is_idle(tmp_path: Path) -> None:
     assert marks(tmp_path)[-1] == 30
 
 
-OTHER: dict[str, Any] = {
+OTHER_WATERMARKS: dict[str, Any] = {
     "a delay": lambda: plain("right").watermark(watermark.bounded("5 seconds")),
     "the delay of the stream": lambda: ts.stream("right", event_time="t", watermark_delay="5 seconds"),
     "parts": lambda: plain("right").watermark(watermark.bounded("5 seconds"), by="o"),
@@ -205,11 +205,11 @@ OTHER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", OTHER_WATERMARKS)
 @pytest.mark.parametrize("first", [True, False])
 def test_the_other_side_may_have_another_watermark(tmp_path: Path, name: str, first: bool) -> None:
     """The smaller of both counts, whichever side has the buffers."""
-    sides = side("left"), OTHER[name]()
+    sides = side("left"), OTHER_WATERMARKS[name]()
     job = near(*sides, how="full") if first else near(*reversed(sides), how="full")
     tested = harness(job, tmp_path)
     tested.feed({"left": buffer(1, 2, 90, 89), "right": buffer(1, 1, 0, 25)})

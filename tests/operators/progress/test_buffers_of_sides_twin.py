@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.buffers_of_sides import (
-    BOUNDS,
+    JOIN_BOUNDS,
     SCHEMA,
     SCHEMAS,
     arrivals,
@@ -38,7 +38,7 @@ class History:
 
     def __init__(self, seed: int, *, named: bool = False) -> None:
         self.chance = random.Random(seed)
-        low, high = self.chance.choice(BOUNDS)
+        low, high = self.chance.choice(JOIN_BOUNDS)
         how, late = self.chance.choice(["inner", "left", "full"]), self.chance.choice([0, 0, 6])
         self.asked = Asked(how, low, high, late=late, named=named)
         self.declared = {side: [1, 2][: self.chance.choice([0, 0, 1, 2])] for side in SIDES}

@@ -137,7 +137,7 @@ def test_settings_of_a_source_come_from_its_author_with_the_configuration_and_th
 
 
 CTIS = cti_settings("drop", generate=watermark.generate_ctis(5))
-BUFFERS = watermark.by_buffers(origin="o", sequence="s", watermark="w")
+ORIGIN_BUFFERS = watermark.by_buffers(origin="o", sequence="s", watermark="w")
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one of two streams has a name": (lambda: at("a").join(at(), on="k", within=WITHIN).graph, "stream-name"),
     "a stream without a name that two read": (
@@ -179,15 +179,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "future-tolerance",
     ),
     "buffers of one side whose sources another column names": (
-        lambda: at().watermark(BUFFERS, by="k").join(at(), on="k", within=WITHIN),
+        lambda: at().watermark(ORIGIN_BUFFERS, by="k").join(at(), on="k", within=WITHIN),
         "watermark",
     ),
     "origins of one side that are no numbers": (
-        lambda: at().watermark(BUFFERS, sources=["trucks"]).join(at(), on="k", within=WITHIN),
+        lambda: at().watermark(ORIGIN_BUFFERS, sources=["trucks"]).join(at(), on="k", within=WITHIN),
         "progress-source",
     ),
     "buffers of a join by lifetimes": (
-        lambda: at(offset="o").watermark(BUFFERS).join_lifetimes(at(offset="o"), on="k"),
+        lambda: at(offset="o").watermark(ORIGIN_BUFFERS).join_lifetimes(at(offset="o"), on="k"),
         "advance-time",
     ),
     "ingestion time of one side": (
