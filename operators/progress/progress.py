@@ -107,7 +107,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def joined_claims(pieces: Iterable[Claims]) -> Claims:
-    """The claims of parts of a piece, of which at most one has positions, origins or numbers, or buffers of a side."""
+    """The claims of parts of a piece: at most one has positions, origins or numbers, or buffers of a side."""
     parts = list(pieces)
     return Claims(
         merged(part.reports for part in parts),
