@@ -17,14 +17,14 @@ from tidestate import Stream, watermark
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.streams.stream import JoinedStream
 
-SCHEMA = pa.schema(
+CHUNK_SCHEMA = pa.schema(
     [
         *(("key", pa.string()), ("t", TIME), ("value", pa.int64()), ("off", pa.int64())),
         *(("origin", pa.int64()), ("sequence", pa.int64()), ("chunk", pa.int64()), ("last", pa.bool_())),
         *(("mark", TIME), ("empty", pa.bool_()), ("final", pa.bool_())),
     ]
 )
-SCHEMAS = dict.fromkeys(SIDES, SCHEMA)
+SCHEMAS = dict.fromkeys(SIDES, CHUNK_SCHEMA)
 JOIN_BOUNDS = ((0, 10), (-4, 4), (-6, -2))
 
 
@@ -70,7 +70,7 @@ def tables(chunks: Sequence[Chunk]) -> dict[str, pa.Table]:
             for row in chunk.rows
         ]
         rows[chunk.side] += [{**event, **about} for event in events or [nothing]]
-    return {name: pa.Table.from_pylist(own, SCHEMA) for name, own in rows.items()}
+    return {name: pa.Table.from_pylist(own, CHUNK_SCHEMA) for name, own in rows.items()}
 
 
 def observed(panes: pa.Table) -> Counter[Pane]:

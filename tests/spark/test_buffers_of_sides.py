@@ -53,14 +53,14 @@ def test_pairs_ledger_and_watermarks_are_those_of_the_standalone_runner_and_the_
     assert {gap.source.partition("/")[0] for gap in query.gaps()} <= {*SIDES}
     query.stop(drain=True)
     alone = job.standalone(checkpoint=tmp_path / "alone")
-    found = observed(alone.run([tables(batch) for batch in batches], drain=True))
-    wanted, marks = Counter[Pane](), list[float | None]()
+    shown_panes = observed(alone.run([tables(batch) for batch in batches], drain=True))
+    expected_panes, marks = Counter[Pane](), list[float | None]()
     for batch in batches:
-        wanted += twin.came(batch, 0)
+        expected_panes += twin.came(batch, 0)
         marks.append(twin.watermark)
-    assert found == wanted + twin.finish()
-    assert observed(ts.Root(tmp_path / "root").panes().to_table()) == found
-    assert sum(found.values()) > 5
+    assert shown_panes == expected_panes + twin.finish()
+    assert observed(ts.Root(tmp_path / "root").panes().to_table()) == shown_panes
+    assert sum(shown_panes.values()) > 5
     assert output(tmp_path / "root", "late").keys() == output(tmp_path / "alone", "late").keys()
     assert query.manifest.totals == alone.head.totals
     histories = operators(tmp_path / "root"), operators(tmp_path / "alone")

@@ -68,20 +68,20 @@ def marks(folder: Path) -> list[float | None]:
     return [None if mark is None else mark / SECOND for mark in found]
 
 
-def progress_of(tested: Harness, name: str = "job") -> Progress:
-    return job_of(tested).progress[name]
+def progress_of(job_run: Harness, name: str = "job") -> Progress:
+    return job_of(job_run).progress[name]
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
 def test_neither_side_goes_on_without_the_other(tmp_path: Path, how: str) -> None:
     """Origin 1 of the left side is far ahead. Its rows are not given up before the right side has come so far."""
-    tested = harness(near(side("left"), side("right"), how), tmp_path)
-    assert pairs(tested.feed({"left": buffer(1, 1, 5, 5)})) == []
-    assert pairs(tested.feed({"left": buffer(1, 2, 100, 100)})) == []
+    job_run = harness(near(side("left"), side("right"), how), tmp_path)
+    assert pairs(job_run.feed({"left": buffer(1, 1, 5, 5)})) == []
+    assert pairs(job_run.feed({"left": buffer(1, 2, 100, 100)})) == []
     assert marks(tmp_path) == [None, None]
-    assert pairs(tested.feed({"right": buffer(2, 1, 6, 6)})) == [(5, 6)]
+    assert pairs(job_run.feed({"right": buffer(2, 1, 6, 6)})) == [(5, 6)]
     assert marks(tmp_path)[-1] == 6
-    assert tested.ledger().num_rows == 0
+    assert job_run.ledger().num_rows == 0
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
@@ -96,8 +96,8 @@ def test_the_diagram_of_a_join_of_two_origins(tmp_path: Path, order: tuple[int, 
         {"left": buffer(1, 2, now + 30, 31)},
         {"right": buffer(2, 2, now + 31, 90)},
     ]
-    tested = harness(near(side("left"), side("right")), tmp_path)
-    found = [pair for number in order for pair in pairs(tested.feed(sent[number]))]
+    job_run = harness(near(side("left"), side("right")), tmp_path)
+    found = [pair for number in order for pair in pairs(job_run.feed(sent[number]))]
     assert found == [(6, 8)]
     wanted: list[float | None] = []
     for many in range(1, 5):
@@ -106,19 +106,24 @@ def test_the_diagram_of_a_join_of_two_origins(tmp_path: Path, order: tuple[int, 
         right = now + 31 if {1, 3} <= came else now + y if 1 in came else None
         wanted.append(None if left is None or right is None else min(left, right))
     assert marks(tmp_path) == wanted
-    assert sorted(progress_of(tested).tracker.sources) == ["left/1", "right/2"]
-    assert pairs(tested.feed({"left": buffer(1, 3, 60, 60), "right": buffer(2, 3, 60, 61)})) == [(31, None), (60, 61)]
+    assert sorted(progress_of(job_run).tracker.sources) == ["left/1", "right/2"]
+    assert pairs(job_run.feed({"left": buffer(1, 3, 60, 60), "right": buffer(2, 3, 60, 61)})) == [
+        (31, None),
+        (60, 61),
+    ]
 
 
 def test_an_origin_of_one_side_is_none_of_the_other(tmp_path: Path) -> None:
-    tested = harness(near(side("left", "1"), side("right", "1", "2")), tmp_path)
-    tested.feed({"left": buffer(1, 1, 50, 1), "right": buffer(1, 1, 40, 2)})
+    job_run = harness(near(side("left", "1"), side("right", "1", "2")), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 50, 1), "right": buffer(1, 1, 40, 2)})
     assert marks(tmp_path) == [None], "origin 2 of the right side is declared"
-    tested.feed({"right": buffer(2, 1, 20, 3)})
-    tested.feed({"right": buffer(2, 1, 20, 3), "left": buffer(2, 1, 30, 30)})
+    job_run.feed({"right": buffer(2, 1, 20, 3)})
+    job_run.feed({"right": buffer(2, 1, 20, 3), "left": buffer(2, 1, 30, 30)})
     assert marks(tmp_path)[1:] == [20, 20]
-    assert progress_of(tested).tracker.sources["left/2"].watermark_us == 30 * SECOND
-    assert tested.ledger().select(["side", "reason"]).to_pylist() == [{"side": "right", "reason": "duplicate_buffer"}]
+    assert progress_of(job_run).tracker.sources["left/2"].watermark_us == 30 * SECOND
+    assert job_run.ledger().select(["side", "reason"]).to_pylist() == [
+        {"side": "right", "reason": "duplicate_buffer"}
+    ]
     stored = evidence.operator(evidence.manifests(tmp_path / "root")[-1])
     assert stored["buffers"] is None
     assert {name: one["origins"]["origins"] for name, one in stored["buffers_by_side"].items()} == {
@@ -129,69 +134,69 @@ def test_an_origin_of_one_side_is_none_of_the_other(tmp_path: Path) -> None:
 
 def test_a_new_origin_joins_at_the_watermark_of_the_join(tmp_path: Path) -> None:
     """Not at that of its side, which may be far ahead: its rows are in time until the join has passed them."""
-    tested = harness(near(side("left"), side("right")), tmp_path)
-    tested.feed({"left": buffer(1, 1, 100, 100), "right": buffer(1, 1, 5, 5)})
-    tested.feed({"left": buffer(2, 1, 20, 20)})
-    tested.feed({"right": buffer(1, 2, 90, 90)})
+    job_run = harness(near(side("left"), side("right")), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 100, 100), "right": buffer(1, 1, 5, 5)})
+    job_run.feed({"left": buffer(2, 1, 20, 20)})
+    job_run.feed({"right": buffer(1, 2, 90, 90)})
     assert marks(tmp_path) == [5, 5, 20]
-    assert pairs(tested.feed({"right": buffer(3, 1, 25, 25), "left": buffer(2, 2, 30, 22)})) == [(20, 25), (22, 25)]
-    assert tested.ledger().num_rows == 0
+    assert pairs(job_run.feed({"right": buffer(3, 1, 25, 25), "left": buffer(2, 2, 30, 22)})) == [(20, 25), (22, 25)]
+    assert job_run.ledger().num_rows == 0
 
 
 def test_a_gap_of_a_side_names_it_and_is_given_up_there_alone(tmp_path: Path) -> None:
-    tested = harness(near(side("left", patience="5 seconds"), side("right")), tmp_path)
-    tested.feed({"left": buffer(1, 1, 2, 1), "right": buffer(1, 1, 3, 2)})
-    tested.feed({"left": buffer(1, 3, 30, 29), "right": buffer(1, 3, 40, 39)})
-    gaps = gaps_of_progress(progress_of(tested))
+    job_run = harness(near(side("left", patience="5 seconds"), side("right")), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 2, 1), "right": buffer(1, 1, 3, 2)})
+    job_run.feed({"left": buffer(1, 3, 30, 29), "right": buffer(1, 3, 40, 39)})
+    gaps = gaps_of_progress(progress_of(job_run))
     assert [(gap.side, gap.source, gap.first, gap.last) for gap in gaps] == [
         ("left", "left/1", 2, 2),
         ("right", "right/1", 2, 2),
     ]
-    families = {one.name: one.samples for one in families_of(progress_of(tested), {})}
+    families = {one.name: one.samples for one in families_of(progress_of(job_run), {})}
     assert families["gap_missing"] == [({"source": "left/1"}, 1), ({"source": "right/1"}, 1)]
     assert ({"source": "left", "fate": "counted"}, 2) in families["buffers"]
-    tested.advance_processing_time(6 * SECOND)
-    assert [gap.source for gap in gaps_of_progress(progress_of(tested))] == ["right/1"]
+    job_run.advance_processing_time(6 * SECOND)
+    assert [gap.source for gap in gaps_of_progress(progress_of(job_run))] == ["right/1"]
     assert marks(tmp_path)[-1] == 3, "the right side waits for ever"
-    tested.feed({"right": buffer(1, 2, 20, 12), "left": buffer(1, 2, 20, 12)})
+    job_run.feed({"right": buffer(1, 2, 20, 12), "left": buffer(1, 2, 20, 12)})
     assert marks(tmp_path)[-1] == 30
-    assert tested.ledger().select(["side", "reason"]).to_pylist() == [{"side": "left", "reason": "gap_given_up"}]
+    assert job_run.ledger().select(["side", "reason"]).to_pylist() == [{"side": "left", "reason": "gap_given_up"}]
 
 
 def test_a_side_whose_origins_have_all_ended_holds_nothing_back_also_after_a_restart(tmp_path: Path) -> None:
-    tested = harness(near(side("left", end="final"), side("right", "1", "2", end="final")), tmp_path)
-    tested.feed({"left": buffer(7, 1, 10, 9, final=True), "right": buffer(1, 1, 4, 4)})
+    job_run = harness(near(side("left", end="final"), side("right", "1", "2", end="final")), tmp_path)
+    job_run.feed({"left": buffer(7, 1, 10, 9, final=True), "right": buffer(1, 1, 4, 4)})
     assert marks(tmp_path) == [None]
-    tested.feed({"right": buffer(2, 2, 30, 29, final=True)})
-    tested.restart()
-    assert sorted(progress_of(tested).tracker.sources) == ["right/1", "right/2"]
-    tested.feed({"right": buffer(2, 1, 20, 19)})
+    job_run.feed({"right": buffer(2, 2, 30, 29, final=True)})
+    job_run.restart()
+    assert sorted(progress_of(job_run).tracker.sources) == ["right/1", "right/2"]
+    job_run.feed({"right": buffer(2, 1, 20, 19)})
     assert marks(tmp_path)[-1] == 4
-    tested.feed({"right": buffer(1, 2, 50, 18, final=True)})
+    job_run.feed({"right": buffer(1, 2, 50, 18, final=True)})
     assert marks(tmp_path)[-1] == 50, "all have ended: the largest"
-    tested.restart()
-    assert sorted(progress_of(tested).tracker.sources) == []
-    tested.feed({"left": buffer(7, 2, 90, 60)})
-    assert tested.ledger()["reason"].to_pylist() == ["duplicate_buffer"]
+    job_run.restart()
+    assert sorted(progress_of(job_run).tracker.sources) == []
+    job_run.feed({"left": buffer(7, 2, 90, 60)})
+    assert job_run.ledger()["reason"].to_pylist() == ["duplicate_buffer"]
 
 
 def test_a_buffer_that_the_input_cuts_is_waited_for_on_its_side(tmp_path: Path) -> None:
-    tested = harness(near(side("left", whole="rows"), side("right")), tmp_path)
-    tested.feed({"left": buffer(1, 1, 20, 5, rows=2), "right": buffer(1, 1, 30, 30)})
-    tested.restart()
+    job_run = harness(near(side("left", whole="rows"), side("right")), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 20, 5, rows=2), "right": buffer(1, 1, 30, 30)})
+    job_run.restart()
     assert marks(tmp_path)[-1] is None
-    assert pairs(tested.feed({"left": buffer(1, 1, 20, 6, rows=2)})) == [(5, None), (6, None)]
+    assert pairs(job_run.feed({"left": buffer(1, 1, 20, 6, rows=2)})) == [(5, None), (6, None)]
     assert marks(tmp_path)[-1] == 20
 
 
 def test_a_silent_origin_of_a_side_is_idle(tmp_path: Path) -> None:
-    tested = harness(near(side("left", idle_timeout="5 seconds"), side("right")), tmp_path)
-    tested.feed({"left": buffer(1, 1, 20, 20), "right": buffer(1, 1, 10, 10)})
-    tested.advance_processing_time(4 * SECOND)
-    tested.feed({"left": buffer(2, 1, 40, 40), "right": buffer(1, 2, 30, 30)})
+    job_run = harness(near(side("left", idle_timeout="5 seconds"), side("right")), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 20, 20), "right": buffer(1, 1, 10, 10)})
+    job_run.advance_processing_time(4 * SECOND)
+    job_run.feed({"left": buffer(2, 1, 40, 40), "right": buffer(1, 2, 30, 30)})
     assert marks(tmp_path)[-1] == 20
-    tested.advance_processing_time(6 * SECOND)
-    assert progress_of(tested).tracker.sources["left/1"].standing == "idle"
+    job_run.advance_processing_time(6 * SECOND)
+    assert progress_of(job_run).tracker.sources["left/1"].standing == "idle"
     assert marks(tmp_path)[-1] == 30
 
 
@@ -211,66 +216,66 @@ def test_the_other_side_may_have_another_watermark(tmp_path: Path, name: str, fi
     """The smaller of both counts, whichever side has the buffers."""
     sides = side("left"), OTHER_WATERMARKS[name]()
     job = near(*sides, how="full") if first else near(*reversed(sides), how="full")
-    tested = harness(job, tmp_path)
-    tested.feed({"left": buffer(1, 2, 90, 89), "right": buffer(1, 1, 0, 25)})
+    job_run = harness(job, tmp_path)
+    job_run.feed({"left": buffer(1, 2, 90, 89), "right": buffer(1, 1, 0, 25)})
     assert marks(tmp_path) == [None], "the buffer before it is missing"
-    tested.restart()
-    tested.feed({"left": buffer(1, 1, 30, 29)})
+    job_run.restart()
+    job_run.feed({"left": buffer(1, 1, 30, 29)})
     assert marks(tmp_path)[-1] == 20
-    tested.feed({"right": buffer(1, 2, 0, 120)})
+    job_run.feed({"right": buffer(1, 2, 0, 120)})
     assert marks(tmp_path)[-1] == 90
-    tested.feed({"left": buffer(1, 2, 90, 89)})
-    assert tested.ledger()["reason"].to_pylist() == ["duplicate_buffer"]
+    job_run.feed({"left": buffer(1, 2, 90, 89)})
+    assert job_run.ledger()["reason"].to_pylist() == ["duplicate_buffer"]
 
 
 def test_a_fixed_watermark_beside_buffers_goes_on_with_the_clock(tmp_path: Path) -> None:
-    tested = harness(near(side("left"), plain("right").watermark(watermark.fixed("5 seconds"))), tmp_path)
-    tested.advance_processing_time(20 * SECOND)
-    tested.feed({"left": buffer(1, 1, 30, 12)})
+    job_run = harness(near(side("left"), plain("right").watermark(watermark.fixed("5 seconds"))), tmp_path)
+    job_run.advance_processing_time(20 * SECOND)
+    job_run.feed({"left": buffer(1, 1, 30, 12)})
     assert marks(tmp_path)[-1] == 15
-    tested.advance_processing_time(90 * SECOND)
+    job_run.advance_processing_time(90 * SECOND)
     assert marks(tmp_path)[-1] == 30
 
 
 def test_an_operator_beside_buffers_brings_its_own_watermark(tmp_path: Path) -> None:
     counted = ts.stream("right", event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
     counted = counted.aggregate(v=agg.count()).allowed_lateness("0 seconds").named("counted")
-    tested = harness(side("left").join(counted, on="k", within=WITHIN, how="left", name="job"), tmp_path)
-    tested.feed({"left": buffer(1, 1, 4, 5), "right": buffer(1, 1, 0, 2, 3)})
-    assert pairs(tested.feed({"left": buffer(1, 2, 60, 60), "right": buffer(1, 2, 0, 40)})) == [(5, 2)]
-    assert progress_of(tested).watermark_us == pytest.approx(40 * SECOND, abs=SECOND)
+    job_run = harness(side("left").join(counted, on="k", within=WITHIN, how="left", name="job"), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 4, 5), "right": buffer(1, 1, 0, 2, 3)})
+    assert pairs(job_run.feed({"left": buffer(1, 2, 60, 60), "right": buffer(1, 2, 0, 40)})) == [(5, 2)]
+    assert progress_of(job_run).watermark_us == pytest.approx(40 * SECOND, abs=SECOND)
 
 
 def test_a_join_in_windows(tmp_path: Path) -> None:
     job = side("left").join(side("right"), on="k", window=ts.tumbling("10 seconds"), how="full", name="job")
-    tested = harness(job, tmp_path)
-    tested.feed({"left": buffer(1, 1, 5, 5)})
-    assert pairs(tested.feed({"left": buffer(1, 2, 100, 99)})) == []
-    assert pairs(tested.feed({"right": buffer(1, 1, 6, 6)})) == [(5, 6)]
-    assert pairs(tested.feed({"right": buffer(1, 2, 30, 14)})) == [(None, 14)]
+    job_run = harness(job, tmp_path)
+    job_run.feed({"left": buffer(1, 1, 5, 5)})
+    assert pairs(job_run.feed({"left": buffer(1, 2, 100, 99)})) == []
+    assert pairs(job_run.feed({"right": buffer(1, 1, 6, 6)})) == [(5, 6)]
+    assert pairs(job_run.feed({"right": buffer(1, 2, 30, 14)})) == [(None, 14)]
 
 
 def test_a_join_by_windows_of_each_side(tmp_path: Path) -> None:
     windows = {"left": ts.side(window=ts.tumbling("10 seconds")), "right": ts.side(window=ts.tumbling("20 seconds"))}
-    tested = harness(side("left").join(side("right"), on="k", **windows, name="job"), tmp_path)
-    tested.feed({"left": buffer(1, 1, 5, 5)})
-    assert pairs(tested.feed({"right": buffer(1, 1, 6, 6)})) == []
-    assert pairs(tested.feed({"left": buffer(1, 2, 40, 40), "right": buffer(1, 2, 30, 30)})) == [(5, 6)]
+    job_run = harness(side("left").join(side("right"), on="k", **windows, name="job"), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 5, 5)})
+    assert pairs(job_run.feed({"right": buffer(1, 1, 6, 6)})) == []
+    assert pairs(job_run.feed({"left": buffer(1, 2, 40, 40), "right": buffer(1, 2, 30, 30)})) == [(5, 6)]
 
 
 def test_a_session_join(tmp_path: Path) -> None:
-    tested = harness(side("left").join_sessions(side("right"), on="k", gap="5 seconds", name="job"), tmp_path)
-    tested.feed({"left": buffer(1, 1, 5, 5)})
-    tested.feed({"left": buffer(1, 2, 100, 100)})
-    assert pairs(tested.feed({"right": buffer(1, 1, 7, 7)})) in ([], [(5, 7)])
-    tested.feed({"right": buffer(1, 3, 90, 91)})
+    job_run = harness(side("left").join_sessions(side("right"), on="k", gap="5 seconds", name="job"), tmp_path)
+    job_run.feed({"left": buffer(1, 1, 5, 5)})
+    job_run.feed({"left": buffer(1, 2, 100, 100)})
+    assert pairs(job_run.feed({"right": buffer(1, 1, 7, 7)})) in ([], [(5, 7)])
+    job_run.feed({"right": buffer(1, 3, 90, 91)})
     assert marks(tmp_path)[-1] == 7
-    tested.restart()
-    tested.feed({"right": buffer(1, 2, 50, 8)})
+    job_run.restart()
+    job_run.feed({"right": buffer(1, 2, 50, 8)})
     assert marks(tmp_path)[-1] == 90
-    tested.finish()
-    assert tested.counters()["pairs"] == 2
-    assert tested.ledger().num_rows == 0
+    job_run.finish()
+    assert job_run.counters()["pairs"] == 2
+    assert job_run.ledger().num_rows == 0
 
 
 @pytest.mark.parametrize("shared", [(), ("o", "s", "m")])
@@ -279,27 +284,27 @@ def test_a_merge(tmp_path: Path, shared: tuple[str, ...]) -> None:
     merged = ts.merge(left=side("left"), right=side("right")).sharing(*shared) if shared else None
     merged = merged or ts.merge(left=side("left"), right=side("right"))
     job = merged.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
-    tested = harness(job, tmp_path)
-    assert tested.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 30, 29))}).num_rows == 0
-    assert tested.feed({"right": buffer(1, 2, 30, 11)}).num_rows == 0
-    assert tested.feed({"right": buffer(1, 1, 9, 1)})["n"].to_pylist() == [2, 1, 1]
+    job_run = harness(job, tmp_path)
+    assert job_run.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 30, 29))}).num_rows == 0
+    assert job_run.feed({"right": buffer(1, 2, 30, 11)}).num_rows == 0
+    assert job_run.feed({"right": buffer(1, 1, 9, 1)})["n"].to_pylist() == [2, 1, 1]
     assert marks(tmp_path)[-1] == 30
 
 
 def test_a_union(tmp_path: Path) -> None:
     united = ts.union(left=side("left"), right=side("right"), name="both")
     counted = united.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
-    tested = harness(counted, tmp_path)
-    tested.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 30, 29))})
-    assert tested.feed({"right": buffer(1, 1, 12, 1)})["n"].to_pylist() == [2]
-    assert sorted(progress_of(tested, "both").tracker.sources) == ["left/1", "right/1"]
+    job_run = harness(counted, tmp_path)
+    job_run.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 30, 29))})
+    assert job_run.feed({"right": buffer(1, 1, 12, 1)})["n"].to_pylist() == [2]
+    assert sorted(progress_of(job_run, "both").tracker.sources) == ["left/1", "right/1"]
 
 
 def test_columns_of_buffers_that_both_sides_share_as_keys_are_those_of_each_side(tmp_path: Path) -> None:
     job = side("left").join(side("right"), on=["o", "k"], within=WITHIN, how="left", name="job")
-    tested = harness(job, tmp_path)
-    tested.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 90, 90))})
-    assert pairs(tested.feed({"right": both(buffer(1, 1, 50, 6), buffer(2, 1, 60, 7))})) == [(5, 6)]
+    job_run = harness(job, tmp_path)
+    job_run.feed({"left": both(buffer(1, 1, 5, 5), buffer(1, 2, 90, 90))})
+    assert pairs(job_run.feed({"right": both(buffer(1, 1, 50, 6), buffer(2, 1, 60, 7))})) == [(5, 6)]
     assert marks(tmp_path)[-1] == 50
 
 
@@ -315,8 +320,8 @@ def test_what_is_stored_names_what_a_reader_needs_to_know(tmp_path: Path) -> Non
     for number, (job, needs) in enumerate(
         ((by_side, ["buffers-by-side/1", "generator-by-side/1"]), (over_all, None))
     ):
-        tested = harness(job, tmp_path / str(number))
-        tested.feed({"left": buffer(1, 1, 5, 5)})
+        job_run = harness(job, tmp_path / str(number))
+        job_run.feed({"left": buffer(1, 1, 5, 5)})
         manifest = evidence.manifests(tmp_path / str(number) / "root")[-1]
         assert manifest.get("needs") == needs
         assert ("buffers_by_side" in evidence.operator(manifest)) == (needs is not None)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.buffers_of_sides import (
+    CHUNK_SCHEMA,
     JOIN_BOUNDS,
-    SCHEMA,
     SCHEMAS,
     arrivals,
     joined,
@@ -53,8 +53,8 @@ class History:
 
 
 def mark_of(folder: Path) -> float | None:
-    found = evidence.work(folder)[-1].get("watermark_us")
-    return None if found is None else found / SECOND
+    shown_panes = evidence.work(folder)[-1].get("watermark_us")
+    return None if shown_panes is None else shown_panes / SECOND
 
 
 def played(seed: int) -> Iterator[tuple[object, object]]:
@@ -86,8 +86,8 @@ def played(seed: int) -> Iterator[tuple[object, object]]:
 @settings(deadline=None, max_examples=examples(25))
 @given(st.integers(0, 2**32))
 def test_what_is_emitted_is_what_the_twin_shows(seed: int) -> None:
-    for found, wanted in played(seed):
-        assert found == wanted
+    for shown_panes, expected_panes in played(seed):
+        assert shown_panes == expected_panes
 
 
 @settings(deadline=None, max_examples=examples(6))
@@ -97,34 +97,34 @@ def test_a_standalone_run_that_is_cut_emits_what_the_twin_shows(seed: int) -> No
     # Nothing is known of the time that passes.
     twin = BufferedTwin(history.asked, history.declared)
     job = joined(history.asked, history.declared)
-    batches, wanted = [tables(batch) for batch in history.batches], Counter[Pane]()
+    batches, expected_panes = [tables(batch) for batch in history.batches], Counter[Pane]()
     for batch in history.batches:
-        wanted += twin.came(batch, 0)
-    wanted += twin.finish()
-    found = Counter[Pane]()
+        expected_panes += twin.came(batch, 0)
+    expected_panes += twin.finish()
+    shown_panes = Counter[Pane]()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         for until in sorted({history.chance.randint(1, len(batches)), len(batches)}):
             runner = job.standalone(checkpoint=Path(folder) / "root")
-            found += observed(runner.run(batches[:until], drain=until == len(batches)))
-    assert found == wanted
+            shown_panes += observed(runner.run(batches[:until], drain=until == len(batches)))
+    assert shown_panes == expected_panes
 
 
 @settings(deadline=None, max_examples=examples(6))
 @given(st.integers(0, 2**32))
 def test_by_hand_it_emits_what_the_twin_shows(seed: int) -> None:
     history = History(seed, named=True)
-    twin, wanted = BufferedTwin(history.asked, history.declared), Counter[Pane]()
+    twin, expected_panes = BufferedTwin(history.asked, history.declared), Counter[Pane]()
     for batch in history.batches:
-        wanted += twin.came(batch, 0)
-    wanted += twin.finish()
-    found = Counter[Pane]()
+        expected_panes += twin.came(batch, 0)
+    expected_panes += twin.finish()
+    shown_panes = Counter[Pane]()
     description = joined(history.asked, history.declared).operator.description
 
     def take(panes: pa.Table, _checkpoint: int) -> None:
-        found.update(observed(panes))
+        shown_panes.update(observed(panes))
 
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         batches = [tables(batch) for batch in history.batches]
-        with JoinOperator(description, SCHEMA, SCHEMA, checkpoint=Path(folder) / "root") as operator:  # type: ignore[arg-type]
+        with JoinOperator(description, CHUNK_SCHEMA, CHUNK_SCHEMA, checkpoint=Path(folder) / "root") as operator:  # type: ignore[arg-type]
             ts.run_operator(operator, batches, take, clock=lambda: 0, drain=True)
-    assert found == wanted
+    assert shown_panes == expected_panes
