@@ -28,7 +28,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.statestore.errors import IncompatibleError, TidestateError
+from tidestate.statestore.errors import IncompatibleError, TidestateError, UsageError
 
 
 def messages(runner: type[Runner], tmp: Path) -> None:
@@ -209,6 +209,35 @@ def retained(runner: type[Runner], tmp: Path) -> None:
     found = runner(job(ts.tumbling("4 seconds")), SCHEMA, tmp, had=BATCHES[:-1], retain=few).run(BATCHES[-1:])
     assert min(Checkpoint.open(tmp).stored_ids()) >= had[-1] > had[0]
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
+
+
+REPLAY = ts.Policy(messages="replay")
+
+
+def _of_lists() -> Aggregation:
+    lists = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour")).aggregate(values=agg.list("v"))
+    return lists.messages(identity=("part", "at"))
+
+
+def read_again(runner: type[Runner], tmp: Path) -> None:
+    wanted = runner(_of_lists(), SCHEMA, tmp / "whole").run(BATCHES)
+    running = runner(_of_lists(), SCHEMA, tmp / "lost")
+    for batch in BATCHES[:3]:
+        running.feed(batch)
+    running.close()
+    assert lose(tmp / "lost")
+    again = runner(_of_lists(), SCHEMA, tmp / "lost", policy=REPLAY, had=BATCHES[:3])
+    assert again.run(BATCHES[3:]) == wanted
+
+
+def not_read_again(runner: type[Runner], tmp: Path) -> None:
+    """Who gives the rows has the source."""
+    running = runner(_of_lists(), SCHEMA, tmp)
+    running.feed(BATCHES[0])
+    running.close()
+    with pytest.raises(UsageError) as caught:
+        runner(_of_lists(), SCHEMA, tmp, policy=REPLAY)
+    assert caught.value.code == "replay-source"
 
 
 def not_retained(_runner: type[Runner], tmp: Path) -> None:

@@ -34,9 +34,11 @@ from tests.helpers.runner_services import (
     messages,
     no_position,
     not_bootstrapped,
+    not_read_again,
     not_retained,
     partitions,
     quiet,
+    read_again,
     rebuilt,
     restarted,
     retained,
@@ -291,6 +293,11 @@ TABLE: dict[str, Row] = {
     ),
     "several state partitions": Row(partitions, "test_rescale.py::test_from_two_to_five_to_three_partitions"),
     "rebuilding lost": Row(rebuilt, "test_messages.py::test_the_orders_after_the_message_store_was_lost"),
+    "reading the source again": Row(
+        read_again,
+        "test_messages.py::test_a_job_whose_message_store_was_lost_reads_its_files_again_by_itself",
+        {"harness": not_read_again, "by hand": not_read_again},
+    ),
     "bootstrap from": Row(
         bootstrapped,
         "test_bootstrap.py::test_half_in_a_batch_and_half_streamed",
