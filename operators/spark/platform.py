@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.spark_log import local_file
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What calls of Spark raise: its own errors, and those of the JVM behind it."""
@@ -173,6 +173,11 @@ class Platform:
 
 _accumulators: dict[str, dict[str, Any]] = {}
 """The accumulators of each Spark application, which registers a name once."""
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether Spark has failed, as where a source cannot be read, and not this project in a task of Spark's."""
+    return isinstance(error, SPARK_ERRORS) and f"{TidestateError.__module__}." not in str(error)
 
 
 def is_modified_meanwhile(error: BaseException) -> bool:

@@ -46,7 +46,7 @@ from tidestate.operators.spark.monitoring import (
     observed_values,
     offsets_behind_of,
 )
-from tidestate.operators.spark.platform import Platform, is_modified_meanwhile
+from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
 from tidestate.operators.spark.replay import read_again
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
@@ -352,7 +352,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         """Put back what was lost, by reading the stream again. Where a source has it no more, the job goes on
         without. Raises what a checkpoint does that cannot be made.
         """
-        job, failures = self._job, list[BaseException]()
+        job, failures, of_source = self._job, list[BaseException](), list[BaseException]()
         start = replay_start(job.checkpoint, job.head, job.graph)
         log.info(
             "replay: the stream is read again from %s", "its beginning" if start is None else f"checkpoint {start.id}"
@@ -362,11 +362,13 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         def put_back(rows: DataFrame) -> None:
             if not rebuilt(job.graph, job.head):
                 return
+            head = job.head.id
             try:
                 with self._driver.lock, self._described():
                     self._driver.rebuild(SparkRows(configured(rows)))
             except BaseException as error:
-                failures.append(error)
+                # Only here Spark reads the rows, and finds that a topic or a folder has them no more.
+                (of_source if job.head.id == head and is_of_spark(error) else failures).append(error)
                 raise
             log.info("replay: %s", lacking_text(job.graph, job.head) or "all messages are back")
 
@@ -375,11 +377,12 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         except Exception as error:
             if failures:
                 raise failures[0] from None
+            why = of_source[0] if of_source else error
             log.error(
                 NOT_READ_AGAIN,
                 "the beginning" if start is None else f"checkpoint {start.id}",
-                type(error).__name__,
-                error,
+                type(why).__name__,
+                " ".join(str(why).splitlines()[:2]),  # what follows is Java's stack
             )
         if job.head.id == before:
             put_back(self._platform.session.createDataFrame([], stream.schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate import Aggregation, GroupedStream, agg, trigger
+from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 
@@ -236,3 +238,36 @@ def test_a_stream_that_cannot_be_read_again_is_refused(spark: SparkSession, tmp_
         with pytest.raises(UsageError, match=r"\[replay-source\]"):
             TIMES.on_spark(stream, checkpoint=tmp_path / "root", policy=policy).start()
     assert not (tmp_path / "root").exists()
+
+
+def test_files_that_are_gone_are_reported_and_the_job_goes_on(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark plans a batch of files that it has listed before, and finds out where it reads their rows."""
+    folder, root, policy = tmp_path / "orders", tmp_path / "root", ts.Policy(messages="replay")
+    stream = spark.readStream.schema("offset long, value long, time timestamp").option("maxFilesPerTrigger", 1)
+    folder.mkdir()
+
+    def run(number: int, messages: list[Any]) -> DurableQuery:
+        rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
+        write(folder, number, pa.Table.from_pylist(rows, ORDERS))
+        running = TIMES.on_spark(stream.parquet(str(folder)), checkpoint=root, partitions=1, policy=policy).start()
+        running.processAllAvailable()
+        running.stop()
+        return running
+
+    run(0, [M1, M2])
+    assert lose(root)
+    listed = (folder / "0000.parquet").read_bytes()
+    (folder / "0000.parquet").write_bytes(b"no parquet")
+    os.utime(folder / "0000.parquet", (1_000_000_000, 1_000_000_000))
+    rebuilding = run(1, [M3]).manifest.operators["times"].rebuilding
+    assert "the source could not be read again from" in caplog.text
+    assert rebuilding is not None
+    assert rebuilding.lacking
+    assert query(root).get_messages()["offset"].to_pylist() == [3]
+    (folder / "0000.parquet").write_bytes(listed)
+    os.utime(folder / "0000.parquet", (1_000_000_000, 1_000_000_000))
+    run(2, [(4, 7, (9, 0, 5))])
+    assert query(root).get_messages()["offset"].to_pylist() == [1, 3, 2, 4]
+    assert not query(root).incomplete_windows().num_rows
