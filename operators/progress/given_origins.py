@@ -56,8 +56,8 @@ class GivenOrigins(
         """Raises `UsageError`: the origins of several streams are given together."""
         raise UsageError(
             "origins are given to all streams of an operator together: remove .watermark(watermark.buffers()) from "
-            "the streams, and set watermark=watermark.over(watermark.buffers()) on what combines them: each stream "
-            "is an origin then",
+            "the streams, and set watermark=watermark.over(watermark.buffers()) on what combines them, or of a merge "
+            ".watermark(watermark.over(watermark.buffers())): each stream is an origin then",
             code="given-origins",
             side=columns.side,
         )

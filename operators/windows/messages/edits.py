@@ -70,6 +70,14 @@ class WindowContent:
     values: Mapping[str, Any] = field(default_factory=dict)
     offsets: Mapping[Any, tuple[int, int]] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise UsageError(
+                "values= has a result for each name, such as {'total': 40}",
+                code="window-value",
+                found=type(self.values).__name__,
+            )
+
 
 @dataclass(frozen=True)
 class Edited:
