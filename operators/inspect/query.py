@@ -290,6 +290,10 @@ class Query:
         store = self._side(side)
         return side_windows(self._kind(side), store, self._views(), start, end, key)
 
+    def check_windows(self, side: str | None) -> None:
+        """Raise `UsageError` (``query-windows``) for a side of a join that has no windows."""
+        self._kind(side)
+
     def _first_offset(self, side: str | None) -> int | None:
         progress = progress_of(self._state)
         return progress.tracker.first_offsets.get(side or "") if progress is not None else None

@@ -244,7 +244,7 @@ class RootReaders(Rooted):
                     sides=reader.sides,
                 )
             reader.message_key(side)  # what is wrong with the question is an error of this call
-            reader.timed(side)
+            reader.check_windows(side)
             table = partial(reader.get_windows, **form, side=side)
             return AnsweredRows(_title("windows", reader, side), table, lambda: [table()])
         if spark is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(not SPARK_4, reason="Spark has had sources in Python since 4.0"),
 ]
 
+BEGAN = time.time() - 60
+
 
 def test_a_job_reads_the_buffers_of_another_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
@@ -31,6 +35,8 @@ def test_a_job_reads_the_buffers_of_another_on_spark(spark: SparkSession, tmp_pa
     batches = [table([(key, 10 * number + at) for at, key in enumerate("abcdef")]) for number in range(1, 5)]
     for number, rows in enumerate(batches):
         pq.write_table(rows, folder / f"{number}.parquet")
+        # Spark reads the oldest file first, and files of one instant in any order.
+        os.utime(folder / f"{number}.parquet", (BEGAN + number, BEGAN + number))
     stream = spark.readStream.schema("k string, t timestamp, v long").option("maxFilesPerTrigger", 1)
     delivered: list[pa.Table] = []
 

@@ -90,7 +90,7 @@ def disturbed(
     return panes
 
 
-@settings(max_examples=40 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40 if LONG else 1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 9999), name=st.sampled_from(KINDS), store=st.sampled_from(("memory", "parquet")))
 @example(seed=2, name="sliding", store="memory")
 def test_windows_are_those_of_a_job_that_lost_nothing(
