@@ -52,23 +52,23 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     given = {name: _readable(description, schema, name) for name, schema in given.items()}
     nodes: dict[str, Node] = {}
     read: dict[str, dict[str, None]] = {name: {} for name in given}
-    for one, origins in zip(with_origins(description), description.inputs, strict=True):
+    for operator, origins in zip(with_origins(description), description.inputs, strict=True):
         own = {name: given[name] for name in origins if name in given}
-        bound = {name: own[name] if name in own else _of_panes(one, nodes[name].plan) for name in origins}
-        one, schema = _fitted(one, origins, bound, nodes)
+        bound = {name: own[name] if name in own else _of_panes(operator, nodes[name].plan) for name in origins}
+        operator, schema = _fitted(operator, origins, bound, nodes)
         signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
-            _check_signed(one)
+            _check_signed(operator)
         for name in origins:
-            _check_edges(one, nodes[name].plan if name in nodes else None)
-        plan = following(bind_plan(one, schema, signed=signed), description)
-        node = _node(one, plan, origins, nodes)
+            _check_edges(operator, nodes[name].plan if name in nodes else None)
+        plan = following(bind_plan(operator, schema, signed=signed), description)
+        node = _node(operator, plan, origins, nodes)
         for feed in node.feeds:
             if feed.origin in nodes:
-                _check_upstream(nodes[feed.origin].plan, feed, one)
+                _check_upstream(nodes[feed.origin].plan, feed, operator)
         for name in own:
-            read[name] |= dict.fromkeys(given[name].names if isinstance(one, Sided) else plan.input.read_names)
-        nodes[one.name] = node
+            read[name] |= dict.fromkeys(given[name].names if isinstance(operator, Sided) else plan.input.read_names)
+        nodes[operator.name] = node
     graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
     _check_orders(graph)
     return graph

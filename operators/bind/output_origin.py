@@ -54,15 +54,16 @@ def with_origins(chain: Chain) -> tuple[Runnable, ...]:
 def _numbers(chain: Chain) -> Sequence[int]:
     settings = [operator.output_origin for operator in chain.operators]
     origins = [None if setting is None else setting.origin for setting in settings]
-    taken = [number for number in origins if number is not None]
-    if twice := sorted({number for number in taken if taken.count(number) > 1}):
+    chosen = [number for number in origins if number is not None]
+    if twice := sorted({number for number in chosen if chosen.count(number) > 1}):
         raise UsageError(
             "two operators of this job are the same origin, so what they put out could not be told apart: give each "
             "a number of its own, .origins(origin=…), or none",
             code="origins",
             origins=twice,
         )
-    free = (number for number in count(1) if number not in taken)
+    free = (number for number in count(1) if number not in chosen)
+    # The first ones are those of the streams.
     for _ in chain.streams:
         next(free)
     return [next(free) if number is None else number for number in origins]

@@ -96,78 +96,51 @@ def edit_window(
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
             asked = query(checkpoint, operator=operator)
-            if side is not None and side not in asked.sides:
-                raise UsageError(
-                    "the operator has no such side: choose one of those listed, or remove side=",
-                    code="sides",
-                    sides=asked.sides,
-                    found=side,
-                )
-            chosen = _places(asked, start, end, side), _typed_keys(asked, key)
+            _check_side(asked, side)
+            window, keys = _places(asked, start, end, side), _typed_keys(asked, key)
             if action is WindowAction.get:
-                _print_row(asked, *chosen, side, as_json)
+                _print_row(asked, window, keys, side, as_json)
                 return
-            given = events, value, offsets
-            plan = (
-                _plan(checkpoint, action, operator, *chosen, given, asked, force)
-                if side is None
-                else _side_plan(checkpoint, action, operator, side, *chosen, given, force)
+            content = events, value, offsets
+            plan = _plan(
+                checkpoint, action, content, asked, operator=operator, window=window, key=keys, side=side, force=force
             )
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
 
 
+def _check_side(asked: Query, side: str | None) -> None:
+    if side is not None and side not in asked.sides:
+        raise UsageError(
+            "the operator has no such side: choose one of those listed, or remove side=",
+            code="sides",
+            sides=asked.sides,
+            found=side,
+        )
+
+
 def _plan(
     checkpoint: Checkpoint,
     action: WindowAction,
-    operator: str | None,
-    window: tuple[Any, Any],
-    key: dict[str, Any] | None,
-    given: tuple[int | None, list[str] | None, list[str] | None],
+    content: tuple[int | None, list[str] | None, list[str] | None],
     asked: Query,
+    *,
+    operator: str | None,
+    window: tuple[int | None, int | None],
+    key: dict[str, Any] | None,
+    side: str | None,
     force: bool,
 ) -> EditPlan:
     from tidestate.operators.root.window_edits import EditPlan
     from tidestate.operators.windows.messages.edits import WindowContent
 
     if action is WindowAction.delete:
-        return EditPlan.of_delete(checkpoint, operator, window, key, force=force)
+        return EditPlan.of_delete(checkpoint, operator, window, key, side=side, force=force)
     if action is WindowAction.retire:
-        return EditPlan.of_retire(checkpoint, operator, _whole_range(window), key, force=force)
-    events, value, offsets = given
-    content = WindowContent(events, _typed_values(asked, value), _typed_offsets(asked, offsets))
-    return EditPlan.of_put(checkpoint, operator, window, key, content, force=force)
-
-
-def _side_plan(
-    checkpoint: Checkpoint,
-    action: WindowAction,
-    operator: str | None,
-    side: str,
-    window: tuple[Any, Any],
-    key: dict[str, Any] | None,
-    given: tuple[int | None, list[str] | None, list[str] | None],
-    force: bool,
-) -> EditPlan:
-    """The same of a side of a join."""
-    from tidestate.operators.root.window_edits import EditPlan
-
-    if action is WindowAction.delete:
-        return EditPlan.of_side_delete(checkpoint, operator, side, window, key, force=force)
-    if action is WindowAction.retire:
-        return EditPlan.of_side_retire(checkpoint, operator, side, _whole_range(window), key, force=force)
-    if any(given):
-        raise UsageError(
-            "windows of joins have no results, and count the rows that they hold: only an end= can be put",
-            code="window-value",
-        )
-    return EditPlan.of_side_put(checkpoint, operator, side, window, key, force=force)
-
-
-def _whole_range(window: tuple[Any, Any]) -> tuple[Any, Any]:
-    if None in window:
-        raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
-    return window
+        return EditPlan.of_retire(checkpoint, operator, window, key, side=side, force=force)
+    events, values, offsets = content
+    put = WindowContent(events, _typed_values(asked, values), _typed_offsets(asked, offsets))
+    return EditPlan.of_put(checkpoint, operator, window, key, put, side=side, force=force)
 
 
 def _places(asked: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:
@@ -225,9 +198,10 @@ def _print_row(
     from tidestate.operators.inspect.history.changes import plain_values
     from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 
-    known = None if side is not None else [name for name in asked.results if name not in asked.own_functions]
-    found = asked.get_window(window[0], key=key, end=window[1], values=known, side=side)
-    row = None if found is None else plain_values(found)[0]
+    # Results of the user's own functions cannot be asked for without these.
+    results = None if side is not None else [name for name in asked.results if name not in asked.own_functions]
+    stored = asked.get_window(window[0], key=key, end=window[1], values=results, side=side)
+    row = None if stored is None else plain_values(stored)[0]
     if as_json:
         print_json(row)
         return

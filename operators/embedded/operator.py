@@ -462,8 +462,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """A step at the time as it is, of the state partitions of which it is not known when something is due: those
         that were edited since their last step, and a checkpoint leaves out none of them.
         """
-        at = self._standing
-        self._advance(self._micro_batch(), at.progress, at.now_us)
+        standing = self._standing
+        self._advance(self._micro_batch(), standing.progress, standing.now_us)
 
     def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> CallResult:
         """The steps of state partitions, with what was ``admitted`` of so many ``messages``."""

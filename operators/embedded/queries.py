@@ -137,10 +137,11 @@ def side_window(
     key: Any = None,
 ) -> pa.Table | None:
     """The window of a side of a join that starts there, as a row of `side_windows`; None where none does."""
-    found = side_windows(kind, tables, views, start, start, key)
+    windows = side_windows(kind, tables, views, start, start, key)
     if start is not None:
-        found = found.filter(pc.equal(found[START].cast(pa.int64()), start))
-    return found if found.num_rows else None
+        # Windows that overlap the start are there as well.
+        windows = windows.filter(pc.equal(windows[START].cast(pa.int64()), start))
+    return windows if windows.num_rows else None
 
 
 def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:

@@ -213,6 +213,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """
         window_id, now_us = window_id_of(self._plan, start, end, key), self._standing.now_us or 0
         content = WindowContent(events, values or {}, offsets)
+        content.check_given()
         self._edit(
             self._partition_of(window_id.keys),
             lambda plan, view: put_window(plan, view, self.watermark_us, now_us, window_id, content),

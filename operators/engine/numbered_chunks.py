@@ -27,18 +27,18 @@ def numbered_through(
     """The answers of the tasks of the output operator, in the order of their state partitions, with chunks that are
     counted through all of them: new files, where that differs from what a task has written.
     """
-    emitting = [place for place, result in enumerate(results) if result.chunks]
+    emitting = [task for task, result in enumerate(results) if result.chunks]
     if len(emitting) < 2:
         return list(results)
     numbered, first = list(results), 0
     with WriteBehind(objects.root, bases=objects.bases) as written:
-        for place in emitting:
-            result, ends = results[place], place == emitting[-1]
+        for task in emitting:
+            result, ends = results[task], task == emitting[-1]
             # Of the first task only the file of its last chunk differs.
             kept, again = (result.panes[:-1], result.panes[-1:]) if not first else ((), result.panes)
             files = OutputFiles(written, pane_folder(plan), checkpoint_id)
             for _, rows in prefetch(partial(read_file_rows, objects), again, FILES_AHEAD):
                 files.add(numbered_from(rows(), first, ends=ends))
-            numbered[place] = msgspec.structs.replace(result, panes=(*kept, *files.finish()))
+            numbered[task] = msgspec.structs.replace(result, panes=(*kept, *files.finish()))
             first += result.chunks
     return numbered

@@ -16,7 +16,7 @@ from tidestate.statestore.storage.objects import Objects
 OUTPUT_BYTES = 32 << 20
 """The rows in memory from which they are written."""
 ENCODED = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
-"""Columns with few values."""
+"""Columns with so few values that a dictionary of them is smaller than the column."""
 
 
 def write_outputs(objects: Objects, folder: str, sequence: int, tables: Iterable[pa.Table]) -> tuple[FileRef, ...]:

@@ -47,6 +47,7 @@ def replay_start(checkpoint: Checkpoint, head: Manifest, graph: Graph) -> Manife
     """
     missing = {name: _missing(checkpoint, plan, head.operators[name]) for name, plan in rebuilt(graph, head).items()}
     ids = [number for number in checkpoint.stored_ids() if number < head.id and not head.abandons(number)]
+    # Those that had taken something follow those that had not: what a checkpoint knows, all later ones know.
     low, high, newest = 0, len(ids), None
     while low < high:
         middle = (low + high) // 2
@@ -62,11 +63,11 @@ def _missing(checkpoint: Checkpoint, plan: ReplayedPlan, operator: OperatorState
     """What each state partition lacks."""
     stored = plan.stored_under
     names = {name for table, kept_in in stored.items() for name in (table, *kept_in)}
-    known = [spec for spec in operator.tables if spec.name in stored]
+    identities = [spec for spec in operator.tables if spec.name in stored]
     return [
         {
             spec.name: without_stored(view, spec, known_rows(view, spec), stored[spec.name]).select(spec.key_names)
-            for spec in known
+            for spec in identities
         }
         for view in _views(checkpoint, operator, names)
     ]
@@ -77,19 +78,20 @@ def _without(checkpoint: Checkpoint, number: int, missing: Mapping[str, MissingO
     try:
         manifest = checkpoint.load(number).manifest
         operators = [(manifest.operators[name], keys) for name, keys in missing.items() if name in manifest.operators]
-        taken = any(_has_taken(checkpoint, operator, keys) for operator, keys in operators)
+        has_taken = any(_has_taken(checkpoint, operator, keys) for operator, keys in operators)
     except (CorruptionError, NotFoundError) as error:
         log.debug("checkpoint %d is no start of a replay: %s", number, error)
         return None
-    return None if taken else manifest
+    return None if has_taken else manifest
 
 
 def _has_taken(checkpoint: Checkpoint, operator: OperatorState, missing: MissingOfPartitions) -> bool:
     """Whether the operator knew an identity that is missing now."""
-    same = len(operator.partitions) == len(missing)
+    # After a rescale an identity may have been in any other state partition.
+    same_partitions = len(operator.partitions) == len(missing)
     tables = {table for of_partition in missing for table in of_partition}
     for number, view in enumerate(_views(checkpoint, operator, tables)):
-        for of_partition in missing[number : number + 1] if same else missing:
+        for of_partition in missing[number : number + 1] if same_partitions else missing:
             if any(np.asarray(view[table].lookup(keys).found, bool).any() for table, keys in of_partition.items()):
                 return True
     return False

@@ -85,17 +85,17 @@ def row_keys(plan: JoinTables, names: list[str], key: Any) -> RowKeys:
     """The values of these key columns of a join. Raises `UsageError` (``window-key``)."""
     if key is None:
         return {}
-    given = key if isinstance(key, Mapping) else None
-    if given is None:
+    values = key if isinstance(key, Mapping) else None
+    if values is None:
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(names):
             why = "give one value for each column of the key" if names else "this join has no key"
             raise UsageError(why, code="window-key", columns=names, found=len(parts))
-        given = dict(zip(names, parts, strict=True))
-    if wrong := sorted(set(given) - set(names)):
+        values = dict(zip(names, parts, strict=True))
+    if wrong := sorted(set(values) - set(names)):
         raise missing_columns("the key of the join has no such column", wrong, names, code="window-key")
     kinds = {name: plan.sides[RIGHT].schema.field(plan.kept[name]).type for name in names}
-    return {plan.kept[name]: value_of(given[name], kinds[name], name) for name in names if name in given}
+    return {plan.kept[name]: value_of(values[name], kinds[name], name) for name in names if name in values}
 
 
 def window_of(
@@ -198,11 +198,11 @@ def put_session(plan: JoinTables, view: StateView, watermark_us: int | None, win
         raise UsageError(
             "this session has fired, or would at once, and its pairs name its end", code="window-over", end=was
         )
-    others = _of_key(plan, view, window)
-    starts = others[START].to_numpy()
-    overlapped = (starts != window.start) & (starts < end) & (others[END].to_numpy() > window.start)
-    held = np.concatenate([positions(rows[MESSAGE_TIME]) for rows in _rows_in(plan, view, session)])
-    last = int(held.max(initial=window.start))
+    sessions = _of_key(plan, view, window)
+    starts = sessions[START].to_numpy()
+    overlapped = (starts != window.start) & (starts < end) & (sessions[END].to_numpy() > window.start)
+    times = np.concatenate([positions(rows[MESSAGE_TIME]) for rows in _rows_in(plan, view, session)])
+    last = int(times.max(initial=window.start))
     if overlapped.any() or end <= last:
         raise UsageError(
             "a session must hold all its rows, and not overlap another one of its key",
@@ -236,13 +236,13 @@ def _check_taken(plan: JoinTables, view: StateView, span: SideSpan) -> None:
         return
     names = {kept: name for name, kept in plan.kept.items()}
     store = plan.stores[span.side]
-    place = MESSAGE_TIME if store.position == MESSAGE_TIME else plan.given(span.side, OFFSET) or MESSAGE_TIME
+    position = MESSAGE_TIME if store.position == MESSAGE_TIME else plan.given(span.side, OFFSET) or MESSAGE_TIME
     for rows in view[AHEAD].scan():
         rows = rows.filter(pc.equal(rows[SIDE], span.side))
         for name, value in span.keys.items():
             rows = rows.filter(pc.equal(rows[names[name]], value))
-        places = pc.drop_null(rows[place]).cast(pa.int64()).to_numpy()
-        if bool(np.any((places >= span.start) & (places < span.end))):
+        positions_held = pc.drop_null(rows[position]).cast(pa.int64()).to_numpy()
+        if bool(np.any((positions_held >= span.start) & (positions_held < span.end))):
             raise UsageError(
                 "rows there are held for their order until the watermark passes them: edit them then",
                 code="window-waits",
@@ -265,8 +265,9 @@ def _retired(plan: JoinTables, view: StateView, watermark_us: int | None, side: 
     changes: dict[str, TableChanges] = {side: TableChanges(delete=plan.sides[side].conform_keys(rows))}
     if side in plan.gone:
         gone, seen = plan.gone[side], plan.seen(side)
-        known = view[seen.name].lookup(rows.select(seen.key_names))
-        changes[gone.name] = TableChanges(put=gone.conform(known.rows.filter(known.found)))
+        # Given up: no rebuild asks for them, and no replay has them.
+        identities = view[seen.name].lookup(rows.select(seen.key_names))
+        changes[gone.name] = TableChanges(put=gone.conform(identities.rows.filter(identities.found)))
     sessions = 0
     if isinstance(plan, PairTables):
         changes |= _without_waiting(plan, view, side, rows)
@@ -290,8 +291,8 @@ def _without_waiting(plan: PairTables, view: StateView, side: str, rows: pa.Tabl
         )
     if plan.joined.held:
         stored = pa.concat_tables([plan.held.schema.empty_table(), *view[HELD_PAIRS].scan()])
-        mine = among(_held_rows(plan, side, stored), _held_names(plan, side, rows), _names_of_held(plan, side))
-        changes[HELD_PAIRS] = TableChanges(delete=plan.held.conform_keys(stored.filter(pa.array(mine))))
+        of_rows = among(_held_rows(plan, side, stored), _held_names(plan, side, rows), _names_of_held(plan, side))
+        changes[HELD_PAIRS] = TableChanges(delete=plan.held.conform_keys(stored.filter(pa.array(of_rows))))
     return changes
 
 
@@ -331,8 +332,8 @@ def _emptied(
     rows that are stored: raises `UsageError` (``window-edit``) for rows of such a session.
     """
     sessions = sessions_of_keys(plan.group_keys, view, SESSIONS, [rows])
-    place = session_of(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
-    sessions = sessions.take(pa.array(np.unique(place[place >= 0])))
+    numbers = session_of(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
+    sessions = sessions.take(pa.array(np.unique(numbers[numbers >= 0])))
     watermark = BEGINNING_US if watermark_us is None else watermark_us
     if plan.joined.how != "inner" and bool(np.any(sessions[END].to_numpy() <= watermark)):
         raise UsageError(
@@ -344,10 +345,11 @@ def _emptied(
     after = OverlayView(view, plan.tables)
     after.apply(changes)
     holds = np.zeros(sessions.num_rows, bool)
-    for each in SIDES:
+    # A session stays while a row of either side is in it.
+    for side_name in SIDES:
         bounds = (sessions[name].cast(plan.bound_type) for name in (START, END))
-        found = after[each].ranges(sessions.select(plan.group_keys), *bounds)
-        holds[found.request_index.to_numpy()] = True
+        remaining_rows = after[side_name].ranges(sessions.select(plan.group_keys), *bounds)
+        holds[remaining_rows.request_index.to_numpy()] = True
     return sessions.filter(pa.array(~holds))
 
 
@@ -363,8 +365,8 @@ def _of_key(plan: SessionJoinTables, view: StateView, window: SideSpan) -> pa.Ta
 def _session(plan: SessionJoinTables, view: StateView, window: SideSpan) -> pa.Table | None:
     """The session of a key that starts there; None where there is none."""
     sessions = _of_key(plan, view, window)
-    found = sessions.filter(pa.array(sessions[START].to_numpy() == window.start))
-    return found if found.num_rows else None
+    session = sessions.filter(pa.array(sessions[START].to_numpy() == window.start))
+    return session if session.num_rows else None
 
 
 def _rows_in(plan: SessionJoinTables, view: StateView, session: pa.Table) -> list[pa.Table]:

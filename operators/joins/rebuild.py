@@ -136,6 +136,7 @@ def _lost(plan: JoinTables, view: StateView, side: str, rows: pa.Table, bound: i
 def _missing(plan: JoinTables, view: StateView, side: str, bound: int | None) -> pa.Table:
     """The identities behind no ``bound`` without a stored row, but for those that were given up."""
     seen = plan.seen(side)
-    known = known_rows(view, seen)
-    known = known if bound is None else known.filter(pa.array(positions(known["position"]) > bound))
-    return without_stored(view, seen, known, plan.stored_under[seen.name])
+    identities = known_rows(view, seen)
+    if bound is not None:
+        identities = identities.filter(pa.array(positions(identities["position"]) > bound))
+    return without_stored(view, seen, identities, plan.stored_under[seen.name])

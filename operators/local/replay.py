@@ -29,8 +29,8 @@ class InputReplay:
     def __init__(self, driver: Driver[Batches, pa.Table]) -> None:
         self._driver = driver
         self.start: Manifest | None = replay_start(driver.job.checkpoint, driver.head, driver.job.graph)
-        taken = self.start.input if self.start is not None else None
-        self.first = taken.batches if taken is not None else 0
+        position = self.start.input if self.start is not None else None
+        self.first = position.batches if position is not None else 0
         """The number of the first batch that it reads."""
         self._pieces: list[Mapping[str, pa.Table]] = []
         self._batches = self._bytes = 0

@@ -87,22 +87,24 @@ class GivenOrigins(
         """One more buffer of each source that has rows in the batch, and the watermarks that follow."""
         so_far = {*known}
         state = began.buffers.get(side) or register_sources(sorted(so_far, key=_order))
-        came = {name: report for name, report in merged(piece.reports for piece in claims).items() if report.rows}
+        reported = merged(piece.reports for piece in claims)
+        accepted = {name: report for name, report in reported.items() if report.rows}
         refused_sources = {name for piece in claims for name, report in piece.rejected.items() if report.rows}
         # Rejected rows register no source: a damaged name would hold the watermark forever.
-        names = sorted({*came, *(refused_sources & so_far)}, key=_order)
+        names = sorted({*accepted, *(refused_sources & so_far)}, key=_order)
         if not names:
             return GeneratorState(buffers={side: state}), {}
         ids = assigned(names, state.ids or None)
         before = restore(state.origins)
         prefixes = dict(zip(before.ids.tolist(), before.prefixes.tolist(), strict=True))
         numbers = np.array([ids[name] for name in names], np.int64)
+        # Steps are taken once and in order, so an origin has no gaps: the next number follows its prefix.
         sequences = np.array([prefixes.get(number, 0) + 1 for number in numbers.tolist()], np.int64)
-        marks = np.array([came.get(name, SourceReport()).watermark_us for name in names], np.int64)
+        marks = np.array([accepted.get(name, SourceReport()).watermark_us for name in names], np.int64)
         after = advance_origins(before, buffers(numbers, sequences, watermarks=marks)).origins
         watermarks_us = dict(zip(after.ids.tolist(), after.watermarks_us.tolist(), strict=True))
         reports = {
-            name: SourceReport(watermarks_us[ids[name]], rows=came[name].rows if name in came else 0, generated=True)
+            name: SourceReport(watermarks_us[ids[name]], rows=accepted.get(name, SourceReport()).rows, generated=True)
             for name in names
         }
         return GeneratorState(buffers={side: BufferState(save(after), ids=ids)}), reports

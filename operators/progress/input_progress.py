@@ -116,16 +116,17 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     """
     begun = first_progress(watermarks)
     state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
-    given = [side for side, saved in state.buffers.items() if isinstance(saved.ids, dict)]
+    # Where the engine gives origins, sources are registered below, once it is known which there are.
+    of_engine = [side for side, saved in state.buffers.items() if isinstance(saved.ids, dict)]
     for side, saved in state.buffers.items():
-        if side in given:
+        if side in of_engine:
             continue
         restarted = _restarted(saved, begun.generator.buffers.get(side, saved))
         state = msgspec.structs.replace(state, buffers=state.buffers | {side: restarted})
         # A declared source that has ended does not come back.
         present = origin_sources(restarted.origins, side)
-        others = {name for name in declared if side and name.partition("/")[0] != side}
-        declared = {name: source for name, source in declared.items() if name in present | others}
+        of_other_sides = {name for name in declared if side and name.partition("/")[0] != side}
+        declared = {name: source for name, source in declared.items() if name in present | of_other_sides}
     replaced = _replaced(_generator(watermarks), tracker.sources)
     declared = {name: source for name, source in declared.items() if name not in replaced}
     heard = {
@@ -134,7 +135,7 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
     sources = declared | heard
-    registrations = {side: register_sources(sources, state.buffers[side]) for side in given}
+    registrations = {side: register_sources(sources, state.buffers[side]) for side in of_engine}
     state = msgspec.structs.replace(state, buffers=state.buffers | registrations)
     return Progress(msgspec.structs.replace(tracker, sources=sources), state)
 

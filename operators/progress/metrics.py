@@ -150,6 +150,15 @@ def progress_families(
     yield Family(
         "clock_backward", "counter", "Rounds in which the clock jumped back.", [({}, numbers.clock_backward)]
     )
+    yield from _families_of_order(violations, buffers, gaps)
+    by_class: list[Sample] = [({"class": name}, count) for name, count in sorted(counters.items())]
+    yield Family("counted", "counter", "Events, panes and the like, by class.", by_class)
+
+
+def _families_of_order(
+    violations: Mapping[str, Advance], buffers: Mapping[str, OriginCounters], gaps: Sequence[Gap]
+) -> Iterator[Family]:
+    """What came behind a CTI, twice, or before something that is still missing."""
     by_policy: list[Sample] = [
         ({"source": name, "policy": policy}, getattr(state, field))
         for name, state in sorted(violations.items())
@@ -164,10 +173,8 @@ def progress_families(
     yield Family("buffers", "counter", "Buffers of origins, by what became of them.", by_fate)
     missing: list[Sample] = [({"source": gap.source}, gap.last - gap.first + 1) for gap in gaps]
     yield Family("gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing)
-    held: list[Sample] = [({"source": gap.source}, gap.buffers) for gap in gaps]
-    yield Family("gap_buffers", "gauge", "Buffers that wait behind a gap.", held)
-    by_class: list[Sample] = [({"class": name}, count) for name, count in sorted(counters.items())]
-    yield Family("counted", "counter", "Events, panes and the like, by class.", by_class)
+    waiting_buffers: list[Sample] = [({"source": gap.source}, gap.buffers) for gap in gaps]
+    yield Family("gap_buffers", "gauge", "Buffers that wait behind a gap.", waiting_buffers)
 
 
 def _alone(us: int | None) -> list[Sample]:

@@ -92,12 +92,12 @@ class _Editable:
 
     @property
     def plan(self) -> WindowPlan:
-        """That of windows."""
+        """The plan of an operator with windows; `of` has checked that it is one."""
         return of_type(self.any_plan, WindowPlan)
 
     @property
     def sided(self) -> _SidedPlan:
-        """That of a join."""
+        """The plan of a join; `of` has checked that it is one."""
         return self.any_plan if isinstance(self.any_plan, JoinPlan) else of_type(self.any_plan, SessionJoinPlan)
 
     @property
@@ -154,19 +154,19 @@ class _Editable:
 
     def opened(self, stack: ExitStack, keys: Mapping[str, pa.Scalar]) -> dict[int, StateView]:
         """The same, all open at once until the ``stack`` is closed."""
-        found: dict[int, StateView] = {}
+        views: dict[int, StateView] = {}
         for number in partitions_of(self.any_plan.partition_by, keys, len(self.state.states)):
             store = open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, self.state.states[number])
-            found[number] = stack.enter_context(store)
-        return found
+            views[number] = stack.enter_context(store)
+        return views
 
     def side_row(self, views: Iterable[StateView], window: SideSpan, *, whole: bool) -> dict[str, Any] | None:
         """A window of a side of a join as plain values; the ``whole`` side where it has no windows."""
         plan, first = self.sided, self.first_offsets.get(window.side)
         kind = plan.joined.windows_of(window.side, first) if isinstance(plan, JoinPlan) else None
         start = None if whole else window.start
-        found = side_window(kind, plan.stores[window.side], views, start, window.key)
-        return None if found is None else plain_values(found)[0]
+        row = side_window(kind, plan.stores[window.side], views, start, window.key)
+        return None if row is None else plain_values(row)[0]
 
     def row(self, view: StateView, window_id: WindowId) -> dict[str, Any] | None:
         """A window as plain values, without results that functions compute of its messages."""
@@ -197,71 +197,34 @@ class EditPlan(RootPlan):
     timed: bool = True
 
     @classmethod
-    def of_side_put(
+    def _of_session_put(
         cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
+        editable: _Editable,
         side: str,
         window: tuple[Moment | None, Moment | None],
         key: Any,
+        content: WindowContent,
         *,
-        force: bool = False,
+        force: bool,
     ) -> Self:
-        """Put the end of the session of a join that starts then. Raises as `put_session`."""
-        editable = _Editable.of(checkpoint, operator, side)
-        asked = window_of(editable.sided, side, editable.first_offsets.get(side), window[0], None, key)
-        mark, end = editable.state.watermark_us, window[1]
+        """The plan of another end of a session of a join."""
+        if not content.empty:
+            raise UsageError(
+                "windows of joins have no results, and count the rows that they hold: only an end= can be put",
+                code="window-value",
+            )
+        start, end = window
+        session = window_of(editable.sided, side, editable.first_offsets.get(side), start, None, key)
         if end is None:
             raise UsageError("a session is put with another end: end=", code="window-bounds")
+        watermark_us, end_us = editable.state.watermark_us, moment_us(end)
         return cls._of_side(
             editable,
             "put",
-            asked,
-            lambda plan, view: put_session(plan, view, mark, asked, moment_us(end)),
+            session,
+            lambda plan, view: put_session(plan, view, watermark_us, session, end_us),
             whole=False,
             force=force,
-        )
-
-    @classmethod
-    def of_side_delete(
-        cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
-        side: str,
-        window: tuple[Moment | None, Moment | None],
-        key: Any,
-        *,
-        force: bool = False,
-    ) -> Self:
-        """Retire the rows of a window of a side of a join. Raises as `delete_side_window`."""
-        editable = _Editable.of(checkpoint, operator, side)
-        first, mark = editable.first_offsets.get(side), editable.state.watermark_us
-        asked = window_of(editable.sided, side, first, *window, key)
-        return cls._of_side(
-            editable,
-            "delete",
-            asked,
-            lambda plan, view: delete_side_window(plan, view, mark, first, asked),
-            whole=window[0] is None,
-            force=force,
-        )
-
-    @classmethod
-    def of_side_retire(
-        cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
-        side: str,
-        span: tuple[Moment, Moment],
-        key: Any = None,
-        *,
-        force: bool = False,
-    ) -> Self:
-        """Retire the rows of a side of a join that lie in the span. Raises as `retire_rows`."""
-        editable = _Editable.of(checkpoint, operator, side)
-        asked, mark = span_of(editable.sided, side, *span, key), editable.state.watermark_us
-        return cls._of_side(
-            editable, "retire", asked, lambda plan, view: retire_rows(plan, view, mark, asked), force=force
         )
 
     @classmethod
@@ -310,10 +273,16 @@ class EditPlan(RootPlan):
         key: Any,
         content: WindowContent,
         *,
+        side: str | None = None,
         force: bool = False,
     ) -> Self:
-        """Put ``content`` into the window with this start and end. Raises as `put_window`."""
-        editable = _Editable.of(checkpoint, operator)
+        """Put ``content`` into the window with this start and end; of a ``side`` of a join put the end of the session
+        that starts then. Raises as `put_window` and `put_session`.
+        """
+        editable = _Editable.of(checkpoint, operator, side)
+        if side is not None:
+            return cls._of_session_put(editable, side, window, key, content, force=force)
+        content.check_given()
         window_id = window_id_of(editable.plan, *window, key)
         mark, clock = editable.state.watermark_us, editable.head.manifest.processing_us or 0
         return cls._of_one(
@@ -332,10 +301,24 @@ class EditPlan(RootPlan):
         window: tuple[Moment | None, Moment | None],
         key: Any,
         *,
+        side: str | None = None,
         force: bool = False,
     ) -> Self:
-        """Remove the window with this start and end. Raises as `delete_window`."""
-        editable = _Editable.of(checkpoint, operator)
+        """Remove the window with this start and end; of a ``side`` of a join retire its rows. Raises as
+        `delete_window` and `delete_side_window`.
+        """
+        editable = _Editable.of(checkpoint, operator, side)
+        if side is not None:
+            first, watermark_us = editable.first_offsets.get(side), editable.state.watermark_us
+            span = window_of(editable.sided, side, first, *window, key)
+            return cls._of_side(
+                editable,
+                "delete",
+                span,
+                lambda plan, view: delete_side_window(plan, view, watermark_us, first, span),
+                whole=window[0] is None,
+                force=force,
+            )
         window_id, mark = window_id_of(editable.plan, *window, key), editable.state.watermark_us
         return cls._of_one(
             editable, "delete", window_id, lambda plan, view: delete_window(plan, view, mark, window_id), force
@@ -346,13 +329,25 @@ class EditPlan(RootPlan):
         cls,
         checkpoint: Checkpoint,
         operator: str | None,
-        span: tuple[Moment, Moment],
+        span: tuple[Moment | None, Moment | None],
         key: Any = None,
         *,
+        side: str | None = None,
         force: bool = False,
     ) -> Self:
-        """Remove the windows that lie in the span, with their messages. Raises as `retire_windows`."""
-        editable = _Editable.of(checkpoint, operator)
+        """Remove the windows that lie in the span, with their messages; of a ``side`` of a join retire the rows that
+        lie there. Raises as `retire_windows` and `retire_rows`, and `UsageError` (``window-bounds``) for a range
+        without a start or an end.
+        """
+        first, last = span
+        if first is None or last is None:
+            raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
+        editable = _Editable.of(checkpoint, operator, side)
+        if side is not None:
+            rows, watermark_us = span_of(editable.sided, side, first, last, key), editable.state.watermark_us
+            return cls._of_side(
+                editable, "retire", rows, lambda plan, view: retire_rows(plan, view, watermark_us, rows), force=force
+            )
         asked, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
         start, end = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
         timed = pa.types.is_timestamp(editable.plan.bound_type)
@@ -460,8 +455,7 @@ class EditPlan(RootPlan):
             yield "after", self._content_text(self.after)
         if self.kind != "put":
             windows = f"{pluralize(self.windows, 'window')}, " if self.windows or self.side is None else ""
-            those = windows + pluralize(self.messages, "message")
-            yield "removed" if done else "to remove", those
+            yield "removed" if done else "to remove", windows + pluralize(self.messages, "message")
         yield "as checkpoint", f"{self.id}, of the kind edit"
 
     def _content_text(self, row: dict[str, Any]) -> str:

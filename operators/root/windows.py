@@ -12,7 +12,6 @@ from tidestate.operators.root.window_edits import EditPlan
 from tidestate.operators.windows.messages.edits import WindowContent
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
-from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,16 +62,9 @@ class RootWindows(Rooted):
         put. The next pane of the window has these values. Of a session join (``side``) the ``end`` of a session that
         has not fired can be put, and nothing else: all other metadata of joins follows from their rows.
         """
-        if side is not None:
-            if events is not None or values or offsets is not None:
-                raise UsageError(
-                    "windows of joins have no results, and count the rows that they hold: only an end= can be put",
-                    code="window-value",
-                )
-            root = self._whole("put_window(…)")
-            return EditPlan.of_side_put(root, operator, side, (start, end), key, force=force)
         content = WindowContent(events, values or {}, offsets)
-        return EditPlan.of_put(self._whole("put_window(…)"), operator, (start, end), key, content, force=force)
+        root = self._whole("put_window(…)")
+        return EditPlan.of_put(root, operator, (start, end), key, content, side=side, force=force)
 
     @checked
     def del_window(
@@ -89,10 +81,7 @@ class RootWindows(Rooted):
         while it accepts any; the messages stay known, so a replay brings none back. Of a ``side`` of a join: retire
         the rows of the window, where windows do not overlap.
         """
-        if side is not None:
-            root = self._whole("del_window(…)")
-            return EditPlan.of_side_delete(root, operator, side, (start, end), key, force=force)
-        return EditPlan.of_delete(self._whole("del_window(…)"), operator, (start, end), key, force=force)
+        return EditPlan.of_delete(self._whole("del_window(…)"), operator, (start, end), key, side=side, force=force)
 
     @checked
     def retire(
@@ -110,7 +99,4 @@ class RootWindows(Rooted):
         columns with their values; by default all. Of a ``side`` of a join: its rows between these, times or offsets;
         they emit nothing more, neither pairs nor alone.
         """
-        if side is not None:
-            root = self._whole("retire(…)")
-            return EditPlan.of_side_retire(root, operator, side, (start, end), key, force=force)
-        return EditPlan.of_retire(self._whole("retire(…)"), operator, (start, end), key, force=force)
+        return EditPlan.of_retire(self._whole("retire(…)"), operator, (start, end), key, side=side, force=force)

@@ -51,9 +51,10 @@ def without_stored(view: StateView, identities: TableSpec, known: pa.Table, stor
     """Those ``known`` rows of a table of identities whose identity none of the tables ``stored`` has."""
     names = identities.key_names
     parts = [part.select(names) for table in stored for part in view[table].scan()]
-    there = pa.concat_tables([known.schema.empty_table().select(names), *parts])
-    (own, others), count = shared_ranks([known.select(names), there])
-    return known.filter(pa.array((lasts(others, count) < 0)[own]))
+    stored_rows = pa.concat_tables([known.schema.empty_table().select(names), *parts])
+    # Equal identities have one rank in both tables; a rank that no stored row has is missing there.
+    (known_ranks, stored_ranks), count = shared_ranks([known.select(names), stored_rows])
+    return known.filter(pa.array((lasts(stored_ranks, count) < 0)[known_ranks]))
 
 
 def remember(identities: TableSpec, rows: pa.Table, until: Values, bound: int | None) -> TableChanges:

@@ -78,6 +78,16 @@ class WindowContent:
                 found=type(self.values).__name__,
             )
 
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing that could be put."""
+        return self.events is None and not self.values and self.offsets is None
+
+    def check_given(self) -> None:
+        """Raise `UsageError` (``window-value``) where nothing is to be put."""
+        if self.empty:
+            raise UsageError("nothing is to be put: give events=, values= or offsets=", code="window-value")
+
 
 @dataclass(frozen=True)
 class Edited:

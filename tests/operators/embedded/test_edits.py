@@ -384,6 +384,7 @@ MISTAKES: dict[str, tuple[str, Callable[[WindowOperator], object]]] = {
     "two counts": ("window-value", lambda one: one.put_window(0, key="a", events=2, values={"n": 1})),
     "no events": ("window-value", lambda one: one.put_window(0, key="a", events=0)),
     "a new window without results": ("window-value", lambda one: one.put_window(60 * SECOND, key="a", events=1)),
+    "nothing at all": ("window-value", lambda one: one.put_window(0, key="a")),
     "offsets the wrong way": ("window-value", lambda one: one.put_window(0, key="a", offsets={"x": (2, 1)})),
     "one offset": ("window-value", lambda one: one.put_window(0, key="a", offsets={"x": (2,)})),  # type: ignore[dict-item]
 }

@@ -284,6 +284,8 @@ def test_what_cannot_be_edited_is_refused_before_anything_is_written(root: Path,
     }.items():
         with pytest.raises(UsageError, match=code):
             call()
+    with pytest.raises(UsageError, match="nothing is to be put"):
+        Root(root).put_window(at(0), key="a")
     with pytest.raises(UsageError, match="a result for each name"):
         Root(root).put_window(at(0), key="a", values=["total"])  # type: ignore[arg-type]
     assert files(root) == before
