@@ -43,7 +43,7 @@ pytestmark = [
 ]
 
 COLUMNS = schema_of(SCHEMA)
-IN_EVERY_RUN = ("tumbling", "updating", "session")
+IN_EVERY_RUN = ("tumbling",)
 LATE = {"tumbling": [9], "distinct": [9, 12.5, 13]}
 """What Spark drops as late after the kill: it is in the ledger.
 """
