@@ -26,7 +26,7 @@ from tests.helpers.operator_messages import (
     store_config,
     table,
 )
-from tests.helpers.process import examples
+from tests.helpers.process import LONG, examples, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators import WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -144,7 +144,7 @@ def test_windows_edited_by_hand_are_those_of_a_dictionary(seed: int, kind: str, 
     with tempfile.TemporaryDirectory() as folder:
         root, store = Path(folder) / "root", store_config(chance.choice(STORES), Path(folder) / "cache")
         running = operator(job, root, store, layout=LAYOUTS[kind], partitions=chance.choice([1, 1, 3]))
-        for _ in range(chance.randint(3, 6)):
+        for _ in range(chance.randint(3, 6) if LONG else 3):
             base += chance.choice([0, 2, 5, 9])
             batch = []
             for _ in range(chance.randint(0, 5)):
@@ -290,8 +290,7 @@ def test_what_is_put_into_a_session_is_found_by_events_before_its_end(tmp_path: 
     assert (pane["n"], pane["total"], seconds(pane["window_start"])) == (4, 107, 2)
 
 
-@pytest.mark.parametrize("kind", sorted(LAYOUTS))
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("kind", "partitions"), in_turn(sorted(LAYOUTS), [1, 3]))
 def test_a_flush_of_edits_alone_fires_nothing_and_what_is_due_fires_once(
     tmp_path: Path, kind: str, partitions: int
 ) -> None:

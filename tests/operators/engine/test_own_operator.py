@@ -126,9 +126,13 @@ BATCHES = st.lists(
 )
 
 
-@pytest.mark.parametrize("store", STORES)
 @settings(max_examples=examples(200))
-@given(batches=BATCHES, partitions=st.sampled_from([1, 3]), restarts=st.sets(st.integers(0, 4)))
+@given(
+    store=st.sampled_from(STORES),
+    batches=BATCHES,
+    partitions=st.sampled_from([1, 3]),
+    restarts=st.sets(st.integers(0, 4)),
+)
 def test_it_runs_and_restarts(
     store: StoreName, batches: list[list[Row]], partitions: int, restarts: set[int]
 ) -> None:

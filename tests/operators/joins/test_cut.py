@@ -84,7 +84,7 @@ def test_pairs_in_windows_of_each_side_do_not_depend_on_the_cut(seed: int) -> No
         found = net([])
         for some in cut:
             found += observed(harness.feed(batch(some)), join_)
-            if chance.random() < 0.2:
+            if chance.random() < min(0.2, 3 / len(cut)):
                 harness.restart()
         found += observed(harness.finish(), join_)
         assert found == expected, (join_, [len(some) for some in cut])

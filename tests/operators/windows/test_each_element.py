@@ -169,7 +169,7 @@ def test_a_batch_is_as_its_elements(
 
 
 @pytest.mark.parametrize("side", ["early", "late"])
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(
     moments=MOMENTS,
     window=st.sampled_from([window for window in WINDOWS if window != "sessions"]),

@@ -24,7 +24,7 @@ from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
-EXAMPLES_OF_MESSAGES = run_settings.default.max_examples if LONG else max(10, run_settings.default.max_examples // 3)
+EXAMPLES_OF_MESSAGES = run_settings.default.max_examples if LONG else max(5, run_settings.default.max_examples // 3)
 
 
 @st.composite
