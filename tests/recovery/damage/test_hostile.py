@@ -229,8 +229,7 @@ def test_roots_that_are_none(tmp_path: Path) -> None:
     none, refused = {"no-checkpoint"}, {"storage"}
     cases = (("empty", none), ("nowhere", none), ("file", refused), ("nul\x00byte", none | refused))
     for number, (name, codes) in enumerate(cases):
-        found = check_answers(tmp_path / name, in_their_turn(VERBS, number, 4))
-        assert found == codes or (name.startswith("nul") and found <= codes)
+        assert set() < check_answers(tmp_path / name, in_their_turn(VERBS, number, 4)) <= codes
     assert not (tmp_path / "nowhere").exists()
 
 
