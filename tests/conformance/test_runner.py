@@ -93,7 +93,7 @@ def changed_thing(at: int, name: str, number: int, thing: Any, soft: list[str]) 
 @pytest.mark.parametrize("kind", ["pane", "windows", "assign", "accumulation", "state"])
 def test_a_changed_expectation_is_a_failure(kind: str, tmp_path: Path) -> None:
     tried = 0
-    for raw in carried(kind)[:: 1 if LONG else 10]:
+    for raw in carried(kind)[:: 1 if LONG else 20]:
         if ran(raw, tmp_path).status != "passed":
             continue
         possible = list(changes(raw))

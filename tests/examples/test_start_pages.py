@@ -21,7 +21,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.process import longer
 from tidestate.operators.local.bootstrap import load_object
 from tidestate.recovery.cli.main import app
 
@@ -105,7 +104,9 @@ def test_the_readme_prints_what_it_has(folder: Path) -> None:
     check(ROOT / "README.md", **{"/tmp/": f"{folder}/"})
 
 
-@pytest.mark.parametrize("page", [*longer(*TUTORIALS[:-1]), TUTORIALS[-1]])
+# In every run each page runs without Spark, and `test_examples` has two examples on both.
+@pytest.mark.long
+@pytest.mark.parametrize("page", TUTORIALS)
 def test_a_tutorial_has_the_same_panes_on_spark(page: str, tmp_path: Path, spark: SparkSession) -> None:
     example, runner = module(example_of(page)), module(ROOT / "examples" / "runner.py")
     alone = runner.run_alone(example.job, example.batches(), tmp_path / "alone")

@@ -381,6 +381,7 @@ SIMILAR = (
     "discarding",
     "clock",
     "join with updates",
+    "join by distance",
     "join with CTIs",
     "join by windows",
     "session join",
@@ -389,8 +390,11 @@ SIMILAR = (
     "session join by hand",
     "bootstrap",
     "rewind",
+    "rescale",
     "fork",
+    "gc",
 )
 """Of the long form: they commit as another one does, and differ in what is in their tables, which the twins compare
-after restarts in every run. Bootstrap, rewind and fork are steps of ``everything``.
+after restarts in every run. Bootstrap, rewind, rescale, fork and gc are steps of ``everything``; a join by distance
+is that with buffers, without these.
 """

@@ -35,7 +35,7 @@ def test_a_root_is_asked_before_it_goes_on(name: str, tmp_path: Path) -> None:
     assert json.loads(json.dumps(found, default=str)) == ANSWERS[name]
 
 
-@pytest.mark.parametrize("name", root_names("standalone")[::8])
+@pytest.mark.parametrize("name", root_names("standalone")[::16])
 def test_every_reader_of_a_root_reads_it(name: str, tmp_path: Path) -> None:
     root = Root(read_root(name).unpack(tmp_path))
     assert not root.verify(read_data=100.0).findings

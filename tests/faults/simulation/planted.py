@@ -148,7 +148,7 @@ PLANTED: dict[str, Planted] = {
         0,
         _loses_an_event,
     ),
-    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",), 4),
+    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",), 5),
     "takes-too-much": Planted(
         "A collection deletes a file that a kept checkpoint needs.",
         ("a file that is needed is deleted",),
@@ -158,7 +158,7 @@ PLANTED: dict[str, Planted] = {
     "pins-not-read": Planted(
         "A collection does not see pins.",
         ("a pinned manifest is deleted", "a file that is needed is deleted", "a pinned checkpoint cannot be read"),
-        19,
+        6,
         _no_pins_again,
         ("pin", "gc", "gc"),
     ),

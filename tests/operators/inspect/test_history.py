@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.orders import ORDERS, SHIPMENTS, Row, tables
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
@@ -356,22 +356,22 @@ def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command(root: Path, tmp_path: Path) -> None:
     asked = ["history", root, "--key", "k=a", "--window", "1970-01-01"]
-    done = tidestate(*asked, columns=80)
+    done = tidestate_here(*asked, columns=80)
     assert done.returncode == 0
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0] == "window 1970-01-01 00:00:00 to 00:00:10 of k=a, operator windows"
     assert lines[-1] == "result: n=4 total=15"
     assert " ".join(lines[3].split()[3:]) == "added n=2 total=4 batch 1 → 00:00:07"
-    found: dict[str, Any] = json.loads(tidestate(*asked, "--json").stdout)
+    found: dict[str, Any] = json.loads(tidestate_here(*asked, "--json").stdout)
     assert [one["kind"] for one in found["events"]] == [line.split(" | ")[1] for line in A_FIRST]
     assert found["events"][0]["input"] == {"batch": 1}
     rows = tmp_path / "rows.csv"
-    assert tidestate(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
+    assert tidestate_here(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
     table = pa.csv.read_csv(rows)
     assert table["checkpoint"].to_pylist()[:3] == [2, 3, 3]
     assert json.loads(table["values"][0].as_py()) == {"n": 2, "total": 4}  # as the state has it
-    assert "9 more events: use --limit" in tidestate(*asked, "--limit", 2).stdout
-    done = tidestate("history", root, "--key", "k=a", "--window", "1980-01-01")
+    assert "9 more events: use --limit" in tidestate_here(*asked, "--limit", 2).stdout
+    done = tidestate_here("history", root, "--key", "k=a", "--window", "1980-01-01")
     assert (done.returncode, done.stdout) == (4, "")
     assert "[no-such-window]" in done.stderr

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
 from tests.helpers.operator_messages import WINDOWS, description, operator, stream, table
 from tests.helpers.waiting_windows import fed
@@ -22,7 +22,7 @@ from tidestate.statestore.spec.store import Parquet
 
 
 def rows(*arguments: object) -> list[dict[str, Any]]:
-    done = tidestate(*arguments, "--json")
+    done = tidestate_here(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -51,17 +51,17 @@ def test_windows_are_printed_in_every_format(root: Path, tmp_path: Path) -> None
     printed = rows("windows", root)
     assert [(row["k"], row["n"], row["total"]) for row in printed] != []
     assert sorted(row["total"] for row in printed) == sorted(whole["total"].to_pylist())
-    assert tidestate("windows", root, "--format", "parquet", "--output", tmp_path / "w.parquet").returncode == 0
+    assert tidestate_here("windows", root, "--format", "parquet", "--output", tmp_path / "w.parquet").returncode == 0
     order = [("window_start", "ascending"), ("k", "ascending")]
     assert pq.read_table(tmp_path / "w.parquet").sort_by(order).equals(whole)
-    csv = tidestate("windows", root, "--format", "csv", "--limit", 3).stdout.splitlines()
+    csv = tidestate_here("windows", root, "--format", "csv", "--limit", 3).stdout.splitlines()
     assert csv[0] == '"window_start","window_end","k","n","total","events","panes"'
     assert len(csv) == 4
 
 
 def test_a_table_has_the_first_windows_of_all_partitions(root: Path) -> None:
     whole = query(root).get_windows()
-    lines = tidestate("windows", root, "--limit", 4, columns=80).stdout.splitlines()
+    lines = tidestate_here("windows", root, "--limit", 4, columns=80).stdout.splitlines()
     assert lines[0].split() == whole.column_names
     assert [line.split()[4] for line in lines[1:5]] == whole["k"].to_pylist()[:4]
     assert lines[5] == f"{whole.num_rows - 4} more: narrow the question, or use --limit"
@@ -76,7 +76,7 @@ def test_a_range_a_key_a_checkpoint_and_a_result_are_chosen(root: Path) -> None:
     assert list(before[0]) == ["window_start", "window_end", "k", "n", "events", "panes"]
     assert sum(row["n"] for row in before) == 2 * 50
     for wrong, code in (("z=1", "window-key"), ("k", "read-value")):
-        done = tidestate("windows", root, "--key", wrong)
+        done = tidestate_here("windows", root, "--key", wrong)
         assert done.returncode == 5
         assert code in done.stderr
 
@@ -85,19 +85,19 @@ def test_several_jobs_are_asked_at_once(root: Path, kept: Path) -> None:
     done = rows("windows", root, kept)
     assert {row["job"] for row in done} == {str(root), str(kept)}
     assert len({tuple(row) for row in done}) == 2, "each with columns of its own"
-    lines = tidestate("windows", root, kept, "--limit", 2, columns=200).stdout.splitlines()
+    lines = tidestate_here("windows", root, kept, "--limit", 2, columns=200).stdout.splitlines()
     assert lines[0].split()[:4] == ["job", "window_start", "window_end", "k"]
 
 
 def test_results_of_own_functions_are_left_out_and_offsets_are_short(kept: Path) -> None:
-    lines = tidestate("windows", kept, "--limit", 1, columns=120).stdout.splitlines()
+    lines = tidestate_here("windows", kept, "--limit", 1, columns=120).stdout.splitlines()
     assert "middle" not in lines[0]
     assert lines[-1] == "left out, as functions of yours compute it: middle"
     (first,) = query(kept).get_windows(values=[]).slice(0, 1).to_pylist()
     origin, low, high = first["offsets"][0].values()
     assert f"{origin} {low}" in lines[1]
     assert low == high or f"{origin} {low}-{high}" in lines[1]
-    done = tidestate("windows", kept, "--value", "middle")
+    done = tidestate_here("windows", kept, "--value", "middle")
     assert done.returncode == 5
     assert "query-description" in done.stderr
 
@@ -126,15 +126,15 @@ def test_messages_of_a_side_of_a_join(tmp_path: Path) -> None:
     wanted = query(tmp_path).get_messages(side="left", equal="a")["offset"].to_pylist()
     found = rows("messages", tmp_path, "--side", "left", "--key", "k=a", "--limit", 100)
     assert [row["offset"] for row in found] == wanted != []
-    done = tidestate("messages", tmp_path)
+    done = tidestate_here("messages", tmp_path)
     assert done.returncode == 2
     assert "left or right" in done.stderr
-    assert "query-windows" in tidestate("windows", tmp_path, "--side", "left").stderr
+    assert "query-windows" in tidestate_here("windows", tmp_path, "--side", "left").stderr
 
 
 def test_after_a_drain_there_are_none_and_why(tmp_path: Path) -> None:
     fed(tmp_path, ts.sliding("10 seconds", "5 seconds")).finish()
-    lines = tidestate("windows", tmp_path, columns=200).stdout.splitlines()
+    lines = tidestate_here("windows", tmp_path, columns=200).stdout.splitlines()
     assert lines[0].split() == ["window_start", "window_end", "k", "n", "events", "panes"]
     assert lines[1:] == [f"no windows, as the input has ended: {tmp_path}"]
 

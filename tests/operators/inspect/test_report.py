@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.golden.continued import read_root
 from tests.helpers import evidence
 from tests.helpers.command import copy as copy
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
 from tests.helpers.report_page import charts, text_of
@@ -52,7 +52,7 @@ def drawn(file: Path, name: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    done = tidestate("report", root, "--output", file)
+    done = tidestate_here("report", root, "--output", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert "7 checkpoints, no findings" in done.stdout
     made = evidence.manifests(root)
@@ -76,7 +76,7 @@ def test_a_checkpoint_of_a_real_spark_job(tmp_path: Path) -> None:
     """One that a job on Spark has left, kept."""
     assert read_root("on_spark_tumbling_retracting").unpack(tmp_path) == tmp_path / "root"
     file = tmp_path / "report.html"
-    done = tidestate("report", tmp_path / "root", "--output", file, "--read-data", "--json")
+    done = tidestate_here("report", tmp_path / "root", "--output", file, "--read-data", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     made = evidence.manifests(tmp_path / "root")
     assert json.loads(done.stdout) == {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.command import json_lines, tidestate
+from tests.helpers.command import json_lines, tidestate_here
 from tests.helpers.waiting_windows import fed
 from tidestate import agg
 from tidestate.operators.inspect.query import query
@@ -127,12 +127,12 @@ def test_diff_prints_the_windows_that_differ(root: Path) -> None:
     newest = query(root).checkpoint
     asked = [query(root, checkpoint=number) for number in (newest - 1, newest)]
     expected = twin(*(one.get_windows() for one in asked))
-    printed = json_lines(tidestate("diff", root, newest - 1, newest, "--json"))
+    printed = json_lines(tidestate_here("diff", root, newest - 1, newest, "--json"))
     assert len(printed) == len(expected) > 1
     assert {(row["change"], row["k"], row["n_before"], row["n_after"]) for row in printed} == {
         (row["change"], row["k"], row["n_before"], row["n_after"]) for row in expected
     }
-    lines = tidestate("diff", root, newest - 1, newest, "--limit", 1, columns=120).stdout.splitlines()
+    lines = tidestate_here("diff", root, newest - 1, newest, "--limit", 1, columns=120).stdout.splitlines()
     assert lines[0].split() == ["change", "window_start", "window_end", "k", "n", "total", "events", "panes"]
     values = [expected[0][f"n_{when}"] for when in ("before", "after")]
     texts = ["-" if value is None else str(value) for value in values]
@@ -146,7 +146,7 @@ def test_without_windows_it_says_what_is_compared(tmp_path: Path) -> None:
     job = ts.stream(event_time="t").deduplicate("k", within="1 hour").harness(schema, folder=tmp_path)
     job.feed([{"t": 0, "k": "a"}])
     job.feed([{"t": 1, "k": "b"}])
-    lines = tidestate("diff", tmp_path, 2, 3).stdout.splitlines()
+    lines = tidestate_here("diff", tmp_path, 2, 3).stdout.splitlines()
     assert lines[1].split()[:2] == ["added", "b"]
     assert lines[-1] == "the rows of state table seen, as the operator has no windows"
     with pytest.raises(UsageError, match="query-windows"):

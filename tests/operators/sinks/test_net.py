@@ -169,7 +169,8 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 EXACT = [(kind, form, what) for kind, one in KINDS.items() for form in one.forms for what in JOBS]
 EXACT = [case for case in EXACT if case[1] == "append" or JOBS[case[2]][1]]
-SHORT = [case for n, case in enumerate(EXACT) if n % (3 if case[0] in ("parquet", "kafka") else 5) == 0]
+SHORT = [case for n, case in enumerate(EXACT) if n % (5 if case[0] in ("parquet", "kafka") else 9) == 0]
+"""Each kind of sink with each of its forms, and most of the jobs."""
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidestate as ts
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate, tidestate_here
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB, job
 from tests.helpers.process import LONG
@@ -248,8 +248,8 @@ def test_a_pipe_that_nobody_reads_changes_no_exit_code(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_exit_codes(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    assert tidestate("check", root).returncode == 4
-    starting = tidestate("check", root, "--starting-ok", "--json")
+    assert tidestate_here("check", root).returncode == 4
+    starting = tidestate_here("check", root, "--starting-ok", "--json")
     assert (starting.returncode, json.loads(starting.stdout)["checkpoint"]) == (0, None)
     JOB.standalone(checkpoint=root).run([rows(1), rows(100), rows(2)])
     assert CliRunner().invoke(app, ["check", str(root), "--max-rejected", "1"]).exit_code == 0
@@ -268,7 +268,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     )
     assert CliRunner().invoke(app, ["check", str(root), "--max-lag", "soon"]).exit_code == 2
     (root / "tidestate.json").rename(tmp_path / "marker")
-    assert tidestate("check", root, "--starting-ok").returncode == 4
+    assert tidestate_here("check", root, "--starting-ok").returncode == 4
     (tmp_path / "marker").rename(root / "tidestate.json")
     newest = max((root / "manifests").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])

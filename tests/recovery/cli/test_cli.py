@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
-from tests.helpers.command import json_here, json_lines, tidestate
+from tests.helpers.command import json_here, json_lines, tidestate, tidestate_here
 from tests.helpers.command import root as root
 from tests.helpers.process import in_turn, longer, some
 from tests.helpers.two_sources import SCHEMA
@@ -57,7 +57,7 @@ def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
 
 
 def test_list_shows_only_the_last_ones(root: Path) -> None:
-    done = tidestate("list", root, "--last", 2)
+    done = tidestate_here("list", root, "--last", 2)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0].split()[:3] == ["id", "kind", "batch"]
@@ -67,7 +67,7 @@ def test_list_shows_only_the_last_ones(root: Path) -> None:
 
 
 def test_list_says_when_a_checkpoint_was_made(root: Path) -> None:
-    lines = tidestate("list", root, "--last", 2).stdout.splitlines()
+    lines = tidestate_here("list", root, "--last", 2).stdout.splitlines()
     assert lines[0].split()[-3:] == ["took", "made", "(UTC)"]
     newest = json_here("list", root, "--json")[-1]
     created = newest["created"][5:16].replace("T", " ")
@@ -135,7 +135,7 @@ def test_show_as_json_is_the_row_of_list_and_its_parts(root: Path) -> None:
 
 
 def test_show_names_what_a_person_looks_for(root: Path) -> None:
-    done = tidestate("show", root, 7)
+    done = tidestate_here("show", root, 7)
     assert (done.returncode, done.stderr) == (0, "")
     (late,) = evidence.manifests(root)[6]["late"]
     unfolded = "".join(line.strip() for line in done.stdout.splitlines())
@@ -145,7 +145,7 @@ def test_show_names_what_a_person_looks_for(root: Path) -> None:
     assert ["very", "late", "1", "1"] in words
     assert ["events", "3", "11"] in words
     assert ["accumulation", "retracting"] in words
-    assert "drained (takes no new input)" in tidestate("show", root).stdout
+    assert "drained (takes no new input)" in tidestate_here("show", root).stdout
 
 
 def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
     tested.advance_processing_time(4_000_000)
     tested.feed(events("orders", 32))
     tested.advance_processing_time(6_000_000)
-    done = tidestate("show", tmp_path)
+    done = tidestate_here("show", tmp_path)
     lines = [line.split() for line in done.stdout.splitlines()]
     at = lines.index(["sources"])
     assert lines[at + 1] == ["source", "watermark", "(UTC)", "lag", "standing", "rows"]
@@ -173,7 +173,7 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
 def test_output_fits_the_window(root: Path, columns: int, verb: list[str]) -> None:
     if "--help" not in verb:
         verb = [verb[0], str(root), *verb[1:]]
-    done = tidestate(*verb, columns=columns)
+    done = tidestate_here(*verb, columns=columns)
     assert done.returncode == 0
     assert done.stdout
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns
@@ -191,7 +191,7 @@ def test_no_checkpoint_there(tmp_path: Path, verb: str) -> None:
 
 
 def test_no_such_checkpoint(root: Path) -> None:
-    done = tidestate("show", root, 99)
+    done = tidestate_here("show", root, 99)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr == "tidestate: this checkpoint does not exist [no-such-checkpoint] id=99\n"
 
@@ -209,7 +209,7 @@ def test_a_damaged_newest_manifest(copy: Path, verb: str) -> None:
 
 def test_an_older_checkpoint_can_be_emitted_next_to_a_damaged_one(copy: Path) -> None:
     (copy / "manifests/00000000000000000008.json").write_bytes(b"")
-    done = tidestate("show", copy, 6, "--json")
+    done = tidestate_here("show", copy, 6, "--json")
     assert done.returncode == 0
     printed = json.loads(done.stdout)
     assert (printed["id"], printed["abandoned"]) == (6, None)
@@ -246,9 +246,9 @@ def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) ->
     windows = ["--key", "k=a", "--window", "1970-01-01T00:00:00"]
     for number, verb in enumerate(some([["panes", root], ["diff", root, 3, 4], ["history", root, *windows]], 1)):
         output = tmp_path / str(number)
-        done = tidestate(*verb, "--output", output)
+        done = tidestate_here(*verb, "--output", output)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert output.read_text() == tidestate(*verb).stdout
+        assert output.read_text() == tidestate_here(*verb).stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tidestate as ts
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.process import LONG, forget
 from tidestate import agg
 
@@ -50,7 +50,7 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
     forget()
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
-    same = tidestate("plan", root, f"{jobs}:begun")
+    same = tidestate_here("plan", root, f"{jobs}:begun")
     assert (same.returncode, same.stdout.splitlines()) == (
         0,
         [
@@ -61,34 +61,34 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
         ],
     )
     if LONG:
-        assert tidestate("plan", root, f"{jobs}:made").stdout == same.stdout
+        assert tidestate_here("plan", root, f"{jobs}:made").stdout == same.stdout
 
-    more = tidestate("plan", root, f"{jobs}:more", "--json")
+    more = tidestate_here("plan", root, f"{jobs}:more", "--json")
     planned = json.loads(more.stdout)
     assert (more.returncode, planned["starts"], planned["checkpoint"]) == (0, True, 3)
     (change,) = planned["changes"]
     assert (change["setting"], change["was"], change["now"]) == ("aggregate high", None, 'agg.max("v")')
 
-    size = tidestate("plan", root, f"{jobs}:size")
+    size = tidestate_here("plan", root, f"{jobs}:size")
     assert size.returncode == 1
     assert 'window: tumbling("10 seconds") -> tumbling("20 seconds"): state is kept by window' in size.stdout
 
-    assert "loses values: operator windows: aggregate total" in tidestate("plan", root, f"{jobs}:less").stdout
+    assert "loses values: operator windows: aggregate total" in tidestate_here("plan", root, f"{jobs}:less").stdout
     if LONG:
-        kept = tidestate("plan", root, f"{jobs}:less", "--dropped", "refuse")
+        kept = tidestate_here("plan", root, f"{jobs}:less", "--dropped", "refuse")
         assert (kept.returncode, "configuration-changed" in kept.stdout) == (1, True)
 
-    other = tidestate("plan", root, f"{jobs}:other")
+    other = tidestate_here("plan", root, f"{jobs}:other")
     assert (other.returncode, "[column-missing]" in other.stderr, other.stdout) == (5, True, "")
     pq.write_table(rows(1), tmp_path / "like.parquet")
-    assert tidestate("plan", root, f"{jobs}:other", "--input", tmp_path / "like.parquet").returncode == 0
+    assert tidestate_here("plan", root, f"{jobs}:other", "--input", tmp_path / "like.parquet").returncode == 0
 
-    new = tidestate("plan", tmp_path / "none", f"{jobs}:begun")
+    new = tidestate_here("plan", tmp_path / "none", f"{jobs}:begun")
     assert (new.returncode, new.stdout) == (
         0,
         f"{tmp_path / 'none'}: a new root\n"
         "the columns of its input are not known: give files or a schema to check them\n",
     )
     if LONG:
-        assert tidestate("plan", root, f"{jobs}:nothing").returncode == 5
+        assert tidestate_here("plan", root, f"{jobs}:nothing").returncode == 5
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.forked import Forked
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_checkpoints import made
@@ -101,7 +101,7 @@ def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], 
 
 @pytest.mark.slow
 def test_nothing_of_a_bar_is_left_where_rows_are_printed_next_to_it(places: dict[str, str]) -> None:
-    plain = tidestate("panes", places["ROOT"], "--format", "csv")
+    plain = tidestate_here("panes", places["ROOT"], "--format", "csv")
     assert (plain.returncode, plain.stderr) == (0, "")
     rows = plain.stdout.splitlines()
     _, _, both = on_terminal(places, "panes", "ROOT", "--format", "csv", patience=0, rows_too=True)

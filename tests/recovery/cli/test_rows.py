@@ -21,7 +21,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
-from tests.helpers.command import json_here, tidestate
+from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
 from tests.helpers.process import LONG
@@ -93,15 +93,15 @@ def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> None:
-    done = tidestate("panes", root, "--limit", 2, columns=60)
+    done = tidestate_here("panes", root, "--limit", 2, columns=60)
     printed = [line.rstrip() for line in done.stdout.splitlines()]
     assert max(map(len, printed)) <= 60
     assert [line for line in printed if line.startswith("row")] == ["row 1", "row 2"]
     assert "window_start  1970-01-01 00:00:00" in printed
     assert "more than 2 rows" in done.stdout
-    unwrapped = tidestate("panes", root, "--limit", 2).stdout.splitlines()
+    unwrapped = tidestate_here("panes", root, "--limit", 2).stdout.splitlines()
     assert [len(line) > 80 for line in unwrapped[:3]] == [True] * 3
-    assert "more than" not in tidestate("panes", root).stdout
+    assert "more than" not in tidestate_here("panes", root).stdout
 
 
 @pytest.mark.parametrize("form", [Format.json, Format.csv, Format.arrow, Format.parquet])
@@ -142,7 +142,7 @@ def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
 )
 def test_what_is_not_there_is_reported(root: Path, options: list[str], code: str) -> None:
     if LONG or code == "no-such-table":
-        done = tidestate("state", root, *options)
+        done = tidestate_here("state", root, *options)
         assert done.returncode in (4, 5)
         assert f"[{code}]" in done.stderr
         assert done.stdout == ""
@@ -175,21 +175,21 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     assert [row["k"] for row in json_here("state", tmp_path, "--operator", "first", "--json")] == ["b"]
     assert [row["k"] for row in json_here("late", tmp_path, "--operator", "first", "--json")] == ["late"]
     assert json_here("late", tmp_path, "--json") == []
-    assert "operator" in tidestate("show", tmp_path).stdout
+    assert "operator" in tidestate_here("show", tmp_path).stdout
     assert [row["events"] for row in json_here("list", tmp_path, "--json")] == [0, 2, 1]
 
 
 def test_a_whole_root_is_reported_to_be_whole(root: Path) -> None:
-    done = tidestate("verify", root, "--read-data")
+    done = tidestate_here("verify", root, "--read-data")
     assert done.returncode == 0
     assert done.stdout.startswith("intact: 7 checkpoints")
-    assert json.loads(tidestate("verify", root, "--json").stdout)["good"] == 7
+    assert json.loads(tidestate_here("verify", root, "--json").stdout)["good"] == 7
 
 
 @pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
 def test_damage_is_found_and_named(copy: Path, name: str) -> None:
     code, kind, path = damaged(copy, name)
-    done = tidestate("verify", copy, "--read-data", 100, "--json")
+    done = tidestate_here("verify", copy, "--read-data", 100, "--json")
     assert done.returncode == code
     found = json.loads(done.stdout)
     assert found["findings"][0]["kind"] == kind
@@ -197,7 +197,7 @@ def test_damage_is_found_and_named(copy: Path, name: str) -> None:
     if name in ("gone", "cut", "bytes"):
         assert found["good"] is None or found["good"] < evidence.manifests(copy)[-1]["id"]
     if name == "bytes":
-        assert tidestate("verify", copy).returncode == 0  # only who reads the data can know
+        assert tidestate_here("verify", copy).returncode == 0  # only who reads the data can know
 
 
 def test_a_difference_of_values_of_any_type() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.collected import NOW, files, observed, run, whole
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.manifests import chain, following
 from tests.helpers.process import LONG, in_turn, longer
 from tidestate.operators.inspect.history.window_history import window_history
@@ -163,7 +163,7 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
     assert list(Checkpoint.open(copy).outputs(11))  # what lies beyond is whole
     with pytest.raises(CorruptionError, match="manifest-gone"):
         Checkpoint.open(copy).read(10)
-    done = tidestate("panes", copy, "--json")
+    done = tidestate_here("panes", copy, "--json")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert "manifest-gone" in done.stderr
 

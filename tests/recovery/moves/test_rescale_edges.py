@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.changed_jobs import added
-from tests.helpers.command import json_here, tidestate
+from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import job, rows, sample
@@ -46,11 +47,18 @@ def everything(root: object) -> list[tuple[object, ...]]:
     return rows(pa.concat_tables(parts))
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of four partitions that has taken three batches."""
-    job().standalone(checkpoint=tmp_path / "root", partitions=4).run(TABLES[:3])
-    return tmp_path / "root"
+    folder = tmp_path_factory.mktemp("begun") / "root"
+    job().standalone(checkpoint=folder, partitions=4).run(TABLES[:3])
+    return folder
+
+
+@pytest.fixture
+def root(begun: Path, tmp_path: Path) -> Path:
+    """A copy of it that may be changed."""
+    return Path(shutil.copytree(begun, tmp_path / "root"))
 
 
 def test_a_range_is_what_the_hash_says() -> None:
@@ -146,7 +154,7 @@ def test_readers_cope_with_files_that_are_shared(root: Path, tmp_path: Path) -> 
         listed[-2]["state_files"],
         listed[-2]["state_bytes"],
     )
-    assert f"{len(files)} shared since a rescale" in tidestate("show", root).stdout
+    assert f"{len(files)} shared since a rescale" in tidestate_here("show", root).stdout
     ids = Checkpoint.open(root).ids()
     assert json_here("diff", root, ids[-2], ids[-1], "--json") == []
     fork(root, tmp_path / "fork")
@@ -172,7 +180,7 @@ def test_old_files_are_let_go_when_the_oldest_are_folded(root: Path) -> None:
     assert all(
         f"data/job/{number}/" in ref.path for number, part in enumerate(state.partitions) for ref in part.files
     )
-    assert "shared after" not in tidestate("show", root).stdout
+    assert "shared after" not in tidestate_here("show", root).stdout
 
 
 def test_files_stay_shared_while_nothing_is_due(root: Path) -> None:
@@ -222,17 +230,17 @@ def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
 @pytest.mark.slow
 def test_the_verb_is_dry_until_it_is_reported(root: Path) -> None:
     before = Checkpoint.open(root).ids()
-    done = tidestate("rescale", root, "--partitions", 8)
+    done = tidestate_here("rescale", root, "--partitions", 8)
     assert done.returncode == 0
     assert "4 to 8 partitions" in done.stdout
     assert "--confirm" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert Checkpoint.open(root).ids() == before
-    answered = json.loads(tidestate("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
+    answered = json.loads(tidestate_here("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
     assert (answered["before"], answered["partitions"], answered["done"]) == (4, 8, True)
     assert newest(root).kind == "rescale"
     assert newest(root).partitions == 8
-    refused = tidestate("rescale", root, "--partitions", 8, "--confirm")
+    refused = tidestate_here("rescale", root, "--partitions", 8, "--confirm")
     assert refused.returncode == 5
     assert "already has this number of partitions" in refused.stderr
 

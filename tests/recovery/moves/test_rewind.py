@@ -14,7 +14,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.command import json_here, tidestate
+from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.manifests import files_below, following
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -49,7 +49,7 @@ def observed(root: Path) -> list[list[evidence.Row]]:
 
 def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
     before = files_below(root)
-    done = tidestate("rewind", root, "--to", 4)
+    done = tidestate_here("rewind", root, "--to", 4)
     assert (done.returncode, done.stderr) == (0, "")
     answered = [line.rstrip() for line in done.stdout.splitlines()]
     assert answered[0].startswith("back to        checkpoint 4, created 20")
@@ -71,17 +71,17 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
 
 def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     wanted = observed(root)
-    done = tidestate("rewind", root, "--to", 4, "--confirm")
+    done = tidestate_here("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done")
     kinds = {row["id"]: row["abandoned"] for row in json_here("list", root, "--json")}
     assert kinds == {number: 5 <= number <= 8 for number in range(1, 10)}
-    assert "abandoned" in tidestate("list", root).stdout
+    assert "abandoned" in tidestate_here("list", root).stdout
     came: list[int] = []
     job = example("retracting").standalone(checkpoint=root, sink=lambda _panes, one: came.append(one.checkpoint))
     job.run(STREAM, drain=True)
     assert observed(root) == wanted
     assert came == [11, 12, 14]  # 9 is the reset, 10 the fence; batch 13 had nothing to show
-    again = tidestate("rewind", root, "--to", 14)
+    again = tidestate_here("rewind", root, "--to", 14)
     assert (again.returncode, again.stdout) == (0, "checkpoint 14 is the newest: there is nothing to undo\n")
 
 
@@ -128,12 +128,12 @@ def test_next_to_a_running_driver(root: Path) -> None:
     lease = Lease(this_process(), 1, "w", now, now)
     Checkpoint.open(root).objects.put(f"{LEASE_FOLDER}/1-1.json", msgspec.json.encode(lease))
     before = files_below(root)
-    done = tidestate("rewind", root, "--to", 4, "--confirm")
+    done = tidestate_here("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, "[running]" in done.stderr) == (5, True)
     with pytest.raises(UsageError, match="running"):
         repair(Checkpoint.open(root))
     assert files_below(root) == before
-    assert tidestate("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
+    assert tidestate_here("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
     # A driver that has yet to take over leaves alone what another one may be about to make.
     rewind(Checkpoint.open(root), 1, force=True)
     (root / "spark").mkdir()
@@ -161,7 +161,7 @@ def test_kafka_begins_there(tmp_path: Path) -> None:
         ("5", None),
         ('{"stream":{"shard":"a"}}', None),
     ]
-    answered = tidestate("rewind", tmp_path, "--to", 2).stdout
+    answered = tidestate_here("rewind", tmp_path, "--to", 2).stdout
     assert f"startingOffsets {kafka}" in answered
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_gone_back_to(root: Path) -> None:
         (("rewind", root, "--to", "soon"), 5, "[rewind-to]"),
         (("repair", root, "--to", "newest-good", "--resync-spark"), 5, "[repair-what]"),
     ):
-        done = tidestate(*arguments, "--confirm")
+        done = tidestate_here(*arguments, "--confirm")
         assert (done.returncode, word in done.stderr) == (code, True), done.stderr
     (found,) = json_here("repair", root, "--to", "newest-good", "--confirm", "--json")
     assert found == {"done": False, "findings": [], "reset": None}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.collected import NOW, TABLES, files, observed, run, state, whole
 from tests.helpers.collected import root as root
-from tests.helpers.command import tidestate
+from tests.helpers.command import tidestate_here
 from tests.helpers.manifests import chain, following
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
@@ -32,7 +32,7 @@ def test_what_the_grace_keeps_is_counted(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     assert plan_collection(checkpoint, CheckpointRetention(newest=3)).result.within_grace == 8
     assert plan_collection(checkpoint, NOW).result.within_grace == 0
-    done = tidestate("gc", root, "--newest", "3")
+    done = tidestate_here("gc", root, "--newest", "3")
     assert "8 checkpoints only because of --grace: those that were the newest within 1 hour stay" in done.stdout
 
 
