@@ -169,7 +169,7 @@ def test_a_batch_is_as_its_elements(
 
 
 @pytest.mark.parametrize("side", ["early", "late"])
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(
     moments=MOMENTS,
     window=st.sampled_from([window for window in WINDOWS if window != "sessions"]),
@@ -209,9 +209,9 @@ def test_a_root_of_both_says_so_and_prints_both(tmp_path: Path) -> None:
         described("sessions", {"early": trigger.each_element(), "late": trigger.each_batch()}, "accumulating")
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(90))
 @given(
+    window=st.sampled_from(sorted(WINDOWS)),
     moments=MOMENTS,
     triggers=st.sampled_from([name for name in TRIGGERS if name != "composite"]),
     mode=st.sampled_from(MODES),
