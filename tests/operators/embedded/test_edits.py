@@ -290,7 +290,7 @@ def test_what_is_put_into_a_session_is_found_by_events_before_its_end(tmp_path: 
     assert (pane["n"], pane["total"], seconds(pane["window_start"])) == (4, 107, 2)
 
 
-@pytest.mark.parametrize(("kind", "partitions"), in_turn(sorted(LAYOUTS), [1, 3]))
+@pytest.mark.parametrize(("kind", "partitions"), in_turn(sorted(LAYOUTS), [3, 1]))
 def test_a_flush_of_edits_alone_fires_nothing_and_what_is_due_fires_once(
     tmp_path: Path, kind: str, partitions: int
 ) -> None:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.output_origins import BUFFER_COLUMNS, BUFFERS, EVENT_SCHEMA, Event, Rows, check_line, plain, table
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tests.helpers.two_streams import TIME
 from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators import Root
@@ -110,7 +110,8 @@ batches = st.lists(
 acts = st.lists(st.sampled_from(["go on", "restart", "rewind", "rescale"]), min_size=5, max_size=5)
 
 
-@pytest.mark.parametrize("kind", JOBS)
+# Late panes are also those of a job that takes back, and what is new alone is also what a deduplication passes.
+@pytest.mark.parametrize("kind", few(JOBS, 1, *range(3, len(JOBS))))
 def test_buffers_are_those_of_a_naive_count(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random cuts, restarts, rewinds, partitions and tasks: rows are those of the job without numbers. Each
     checkpoint with rows is the next buffer, each state partition with rows the next chunk.
@@ -192,7 +193,8 @@ SIDES: dict[str, Callable[[], OperatorStream]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SIDES)
+# The first is also in the full join, whose rows wait alone as well.
+@pytest.mark.parametrize("kind", few(SIDES, *range(1, len(SIDES))))
 @settings(deadline=None, max_examples=examples(8))
 @given(left=batches, right=batches, partitions=st.sampled_from([1, 4]))
 def test_the_buffers_of_two_streams(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.every_store import STORES, new_folder, store_config
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
@@ -126,7 +126,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=600 if LONG else 24)
 @given(
     store=st.sampled_from(STORES),
     batches=BATCHES,

@@ -29,6 +29,7 @@ KINDS = {
     "session": ts.sessions("3 seconds"),
     "rolling": ts.rolling("2 seconds"),
 }
+EDITED = sorted(KINDS.keys() - {"rolling"})
 
 
 def job_of(kind: str) -> Any:
@@ -103,7 +104,7 @@ def test_a_window_is_put_by_a_checkpoint_of_its_own_and_the_job_goes_on_from_it(
         plan.execute()
 
 
-@pytest.mark.parametrize(("kind", "store"), in_turn(sorted(KINDS.keys() - {"rolling"}), [Memory, Parquet, RocksDB]))
+@pytest.mark.parametrize(("kind", "store"), in_turn(EDITED, [Memory, Parquet, RocksDB]))
 def test_edits_of_a_root_are_those_of_a_dictionary(tmp_path: Path, kind: str, store: Any) -> None:
     """Each window that has fired is put or deleted; the windows, and what late events add to them, are as if so."""
     chance, root = random.Random(f"{kind}{store.__name__}"), tmp_path / "root"
@@ -160,8 +161,7 @@ def ordered(*rows: tuple[int, str, int, str, int]) -> pa.Table:
     return pa.table(columns, schema=ORDERED)
 
 
-@pytest.mark.parametrize("origin", ["part", None])
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"rolling"}))
+@pytest.mark.parametrize(("kind", "origin"), in_turn(EDITED, ["part", None]))
 def test_offsets_that_windows_store_stay_as_put_until_messages_extend_them(
     tmp_path: Path, kind: str, origin: str | None
 ) -> None:

@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.cuts import MEMORY
 from tests.helpers.every_store import new_folder
-from tests.helpers.process import examples
+from tests.helpers.process import examples, in_turn
 from tidestate import agg, trigger, watermark
 from tidestate.operators.streams.setting_words import settings_of
 from tidestate.statestore.errors import UsageError
@@ -169,7 +169,7 @@ def test_a_batch_is_as_its_elements(
 
 
 @pytest.mark.parametrize("side", ["early", "late"])
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(40))
 @given(
     moments=MOMENTS,
     window=st.sampled_from([window for window in WINDOWS if window != "sessions"]),
@@ -209,11 +209,10 @@ def test_a_root_of_both_says_so_and_prints_both(tmp_path: Path) -> None:
         described("sessions", {"early": trigger.each_element(), "late": trigger.each_batch()}, "accumulating")
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=examples(30))
+@pytest.mark.parametrize(("window", "triggers"), in_turn(WINDOWS, [name for name in TRIGGERS if name != "composite"]))
+@settings(max_examples=examples(10))
 @given(
     moments=MOMENTS,
-    triggers=st.sampled_from([name for name in TRIGGERS if name != "composite"]),
     mode=st.sampled_from(MODES),
     former=st.sampled_from([{}, {"early": trigger.after_count(3), "late": trigger.after_count(3)}]),
 )

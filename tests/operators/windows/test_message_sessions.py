@@ -86,7 +86,7 @@ def test_any_cut_gives_the_same_sessions(batches: list[list[Sent]], without: int
         assert sorted(found) == expected
 
 
-@run_settings(max_examples=EXAMPLES_OF_MESSAGES)
+@run_settings(max_examples=EXAMPLES_OF_MESSAGES if LONG else EXAMPLES_OF_MESSAGES // 2)
 @given(streams(), st.integers(0, 3), st.data())
 def test_by_hand_as_the_twin(batches: list[list[Sent]], without: int, data: st.DataObject) -> None:
     twin, expected, delivered = Twin(without), list[Any](), dict[DeliveryId, list[Any]]()

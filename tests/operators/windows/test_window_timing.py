@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, agg
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
@@ -211,7 +211,7 @@ STEPS = st.lists(st.integers(-6, 12), min_size=1, max_size=5)
 KEYS = st.sampled_from(["a", "a", "a", "b", None])
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=300 if LONG else 15)
 @given(GRIDS, STEPS, st.data())
 def test_counters_and_the_ledger_equal_the_twin(grid: Grid, steps: list[int], data: st.DataObject) -> None:
     base, least, watermark = (5, 0, None) if grid.by_offset else (-20, -10_000, None)
