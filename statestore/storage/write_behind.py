@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -14,10 +16,22 @@ from tidestate.statestore.storage.objects import Objects
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-WRITES_AT_ONCE = 16
-"""Threads that write."""
+WRITES_AT_ONCE = 32
+"""Threads of a process that write, for all blocks together."""
 BEHIND_BYTES = 32 << 20
 """What may be waiting to be written; a larger object is written at once."""
+
+
+@cache
+def _writers() -> ThreadPoolExecutor:
+    """The threads that write. They stay: to start some anew takes a fifth of the time of a small checkpoint."""
+    from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
+    return ThreadPoolExecutor(WRITES_AT_ONCE, "tidestate-writes")
+
+
+# A process that was forked has none of the threads of its parent.
+os.register_at_fork(after_in_child=_writers.cache_clear)
 
 
 class WriteBehind(Objects):
@@ -26,8 +40,6 @@ class WriteBehind(Objects):
     An error of a ``put`` is raised by a later one or at the end of the block, and nothing that was put may be named
     then. Nothing may be read back within the block. All other methods are as in `Objects`.
     """
-
-    _pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         self._begun: deque[tuple[int, Future[None]]] = deque()
@@ -42,11 +54,7 @@ class WriteBehind(Objects):
         if size > BEHIND_BYTES:
             super().put(path, data)
             return
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor  # takes a while to import
-
-            self._pool = ThreadPoolExecutor(WRITES_AT_ONCE, "tidestate-writes")
-        self._begun.append((size, self._pool.submit(super().put, path, data)))
+        self._begun.append((size, _writers().submit(super().put, path, data)))
         self._bytes += size
 
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
@@ -55,8 +63,9 @@ class WriteBehind(Objects):
                 with suppress(*([TidestateError] if kind else [])):
                     self._take()
         finally:
-            if self._pool is not None:
-                self._pool.shutdown()
+            # After an error nothing may be written any more once the block has ended.
+            for _, write in self._begun:
+                write.exception()
 
     def _take(self) -> None:
         size, write = self._begun.popleft()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,34 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             objects.put(str(number), b"x" * size)
             assert objects._bytes <= 10
     assert [len(Objects(tmp_path).read(str(number))) for number in range(6)] == [4, 4, 4, 11, 10, 0]
+
+
+def test_a_block_ends_after_all_writes_though_one_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def put(_self: Objects, path: str, _data: Any) -> None:
+        if path == "0":
+            raise UnavailableError("the disk is full", code="storage", path=path)
+        time.sleep(0.01)
+        ended.append(path)
+
+    monkeypatch.setattr(Objects, "put", put)
+    with pytest.raises(UnavailableError, match="full"):
+        write_ten(tmp_path)
+    assert sorted(ended) == [str(number) for number in range(1, 10)]
+
+
+def test_blocks_after_each_other_share_their_threads_and_a_fork_has_its_own(tmp_path: Path) -> None:
+    def written(name: str) -> bool:
+        with WriteBehind(tmp_path) as objects:
+            objects.put(name, b"x")
+        return Objects(tmp_path).read(name) == b"x"
+
+    assert written("first")
+    threads = {thread.ident for thread in threading.enumerate()}
+    assert written("second")
+    assert threads <= {thread.ident for thread in threading.enumerate()}
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(not written("of the child")))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
