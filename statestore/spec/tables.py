@@ -5,7 +5,7 @@ Declared once, written into every manifest, so that a checkpoint describes its o
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -106,6 +106,10 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     shared: bool = False
 
     def __post_init__(self) -> None:
+        _checked(self)
+
+    def _check(self) -> None:
+        """Raise `UsageError` if this is no table."""
         names = [column.name for column in (*self.key, *self.values)]
         lasting = {column.lasting for column in (*self.key, *self.values)}
         if len(set(names)) != len(names) or len(lasting) != len(names):
@@ -248,6 +252,12 @@ def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
         expected=str(expected).replace("\n", ", "),
         found=str(found).replace("\n", ", "),
     )
+
+
+@lru_cache(maxsize=1024)
+def _checked(spec: TableSpec) -> None:
+    """Check a table once: each manifest that is decoded has those of the one before."""
+    spec._check()
 
 
 def _check_group(spec: TableSpec, group: Group) -> None:
