@@ -39,7 +39,7 @@ from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
-from tidestate.operators.engine.tasks import ledger_blocks, without_input
+from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
 from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
 from tidestate.operators.plan.plan import RowKind
@@ -184,6 +184,14 @@ class Driver(Generic[B, _P]):
         with self._computing():
             results = self._transport.run(micro_batch, BatchInput(replay))
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
+
+    def put_rows_back(self, rows: RowsOfPartitions) -> Manifest:
+        """Put ``rows`` of state tables, all that was lost and no more, into the state as it is."""
+        self.hold()
+        micro_batch = self._micro_batch(None)
+        with self._computing():
+            results = with_rows(micro_batch, rows)
+        return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), mended=True)
 
     def tick(
         self, after: Callable[[MicroBatch], dict[str, Progress]], clock_us: int | None = None, **how: bool

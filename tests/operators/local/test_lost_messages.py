@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.cti_rows import SETTINGS
 from tests.helpers.join_jobs import SCHEMA as SIDE_SCHEMA
 from tests.helpers.join_jobs import described
 from tests.helpers.join_jobs import table as side_table
@@ -21,7 +22,8 @@ from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, plain, store_config, stream, table
 from tests.helpers.process import LONG
-from tests.twins.join import SIDES, Asked, Window
+from tests.helpers.runs_again import REPLAY
+from tests.twins.join import SIDES, Asked
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
 from tidestate.operators.local import replay as module
@@ -34,7 +36,6 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 
-REPLAY = Policy(messages="replay")
 KINDS = [name for name in WINDOWS if name != "counted"]
 
 
@@ -236,32 +237,21 @@ def test_a_position_is_reached(position: Any, goal: Any, there: bool) -> None:
     assert module.reached(position, goal) is there
 
 
-def lifetimes() -> Aggregation:
-    living = ts.stream(event_time="t", lifetime=ts.lifetime("v")).group_by("k")
-    job = living.window(ts.tumbling("6 seconds", of="lifetime")).aggregate(total=agg.sum("at"))
-    return job.messages(identity=("part", "at"), retain=ts.Retention(messages=9))
+def lives() -> Any:
+    """A join of rows that live at one time."""
+    left, right = (
+        ts.stream(
+            event_time="t", offset="off", cti_settings=SETTINGS[0], lifetime=ts.lifetime(shape="point")
+        ).watermark(ts.watermark.ctis())
+        for _ in SIDES
+    )
+    return left.join_lifetimes(right, on="key")
 
 
-def chained() -> Aggregation:
-    first = description(WINDOWS["tumbling"], allowed=0).named("first")
-    both = first.group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.list("n"))
-    return both.messages(identity=("total", "n")).named("last")
-
-
-BY_WINDOW = description(WINDOWS["sliding"]).allowed_lateness("0 seconds", rule="window").retain_windows("90 seconds")
 SIDES_OF_ROWS = {"left": SIDE_SCHEMA, "right": SIDE_SCHEMA}
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "counted": (windows("counted"), SCHEMA, "the numbers of its messages"),
-    "by window": (BY_WINDOW.messages(identity=("part", "at")), SCHEMA, "that another one has stored"),
-    "reads panes": (chained(), SCHEMA, "it reads panes of another operator"),
     "without offsets": (described(Asked(low=0, high=9)), SIDES_OF_ROWS, "identity=True"),
-    "overlap": (described(Asked(window=Window(6, 2), named=True)), SIDES_OF_ROWS, "windows that overlap"),
-    "updates": (described(Asked(low=0, high=9, named=True, updates=(4, 4))), SIDES_OF_ROWS, "update periods"),
-    "own": (
-        described(Asked(own=(Window(6, 6), None), named=True, spans=(None, 20))),
-        SIDES_OF_ROWS,
-        "windows of each side",
-    ),
+    "lives": (lives(), SIDES_OF_ROWS, "nothing but its rows"),
 }
 
 
