@@ -69,8 +69,6 @@ def check_replay(graph: Graph, runner: str | None) -> None:
         )
     stored = [plan for plan in graph.plans.values() if isinstance(plan, ReplayedPlan)]
     refused = {plan.name: plan.not_run_again for plan in stored if plan.not_replayable and plan.not_run_again}
-    if runner == "spark":
-        refused |= {name: plan.not_replayable or "it reads panes" for name, plan in run_again(graph).items()}
     if refused:
         raise UsageError(
             "a replay cannot put back the messages of these operators if they are lost, so the policy cannot be "

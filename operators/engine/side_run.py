@@ -194,6 +194,9 @@ class SideRun(Generic[_B, _P]):
         if made.panes:
             self._emitted.append(_panes_hash(expect(self._driver, "a side run has begun"), made.panes))
         if step.manifest is not None:
+            taken, again = (_taken(one) for one in (step.manifest, made))
+            if taken != again:
+                raise NotAsRecordedError(f"checkpoint {step.until} had taken {taken}, and it took {again} again")
             self._compare_panes(step.until)
 
     def _compare_panes(self, until: int) -> None:
@@ -259,6 +262,11 @@ class SideRun(Generic[_B, _P]):
                         f"{rows.num_rows} rows, {made.num_rows} when it was run again"
                     )
         return found
+
+
+def _taken(manifest: Manifest) -> dict[str, int]:
+    """What a checkpoint has counted of its input."""
+    return {name: n for name, n in manifest.counters.items() if name.rpartition(".")[2] in ("events", "accepted")}
 
 
 def _panes_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...]) -> str:
