@@ -121,8 +121,8 @@ def _write_start(checkpoint: Checkpoint, start: Manifest | None, into: Objects) 
 
 
 def recorded_positions(checkpoint: Checkpoint, head: Manifest) -> dict[int, SparkPosition]:
-    """What each batch up to ``head`` had read, by its number, with its lists of files. Of collected ones as far as the
-    index of outputs has them.
+    """What each batch up to ``head`` had read, by its number, with its lists of files. Of collected checkpoints what
+    the index of outputs has.
     """
     found: dict[int, SparkPosition] = {}
     for output in checkpoint.outputs(of=head):

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from tests.helpers.runs_again import REPLAY, Log, windows
+from tests.helpers.runs_again import REPLAYING, Log, windows
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
@@ -29,7 +29,7 @@ def main(root: str, death: str = "0") -> None:
             print(moments[-1], flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runner = StandaloneRunner(GIVEN.job.graph.description, root, Parquet(), Sinks(), 2, hook, REPLAY)
+    runner = StandaloneRunner(GIVEN.job.graph.description, root, Parquet(), Sinks(), 2, hook, REPLAYING)
     runner.run(Log(GIVEN.batches, GIVEN.schema))
 
 

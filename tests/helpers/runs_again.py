@@ -38,7 +38,7 @@ from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 
-REPLAY = Policy(messages="replay")
+REPLAYING = Policy(messages="replay")
 SIDES_OF_ROWS = {"left": SIDE_SCHEMA, "right": SIDE_SCHEMA}
 
 
@@ -116,7 +116,7 @@ def disturbed(given: Input, root: Path, chance: random.Random, store: Any) -> li
     done, seeks = 0, chance.random() < 0.5
     while done < len(given.batches):
         done = min(len(given.batches), done + chance.randint(1, 3))
-        runner = given.job.standalone(checkpoint=root, policy=REPLAY, store=store, partitions=2)
+        runner = given.job.standalone(checkpoint=root, policy=REPLAYING, store=store, partitions=2)
         some = given.batches[:done]
         panes += plain(runner.run(Log(some, given.schema) if seeks else iter(some)))
         lacking = {name: one.rebuilding for name, one in head_of(root).operators.items() if one.rebuilding}
@@ -130,7 +130,7 @@ def disturbed(given: Input, root: Path, chance: random.Random, store: Any) -> li
         lose_some(root, chance)
         if chance.random() < 0.2 and given.divisible and not collects:
             rescale(root, head_of(root).partitions + 1)
-    runner = given.job.standalone(checkpoint=root, policy=REPLAY, store=store)
+    runner = given.job.standalone(checkpoint=root, policy=REPLAYING, store=store)
     return panes + plain(runner.run(Log(given.batches, given.schema) if seeks else given.batches))
 
 

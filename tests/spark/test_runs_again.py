@@ -16,7 +16,7 @@ from tests.helpers.lost_joins import TABLES
 from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose
 from tests.helpers.operator_messages import plain, stream, table
-from tests.helpers.runs_again import REPLAY, head_of, state_of, windows
+from tests.helpers.runs_again import REPLAYING, head_of, state_of, windows
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tests.twins.join import SIDES, Asked, Window
@@ -31,7 +31,7 @@ SIDE_COLUMNS = "key string, t timestamp, value long, off int"
 
 
 def ran(job: Any, streams: Any, root: Path) -> None:
-    running = job.on_spark(streams, checkpoint=root, partitions=2, policy=REPLAY).start()
+    running = job.on_spark(streams, checkpoint=root, partitions=2, policy=REPLAYING).start()
     running.processAllAvailable()
     running.stop()
 

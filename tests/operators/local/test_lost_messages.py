@@ -22,7 +22,7 @@ from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, plain, store_config, stream, table
 from tests.helpers.process import LONG
-from tests.helpers.runs_again import REPLAY
+from tests.helpers.runs_again import REPLAYING
 from tests.twins.join import SIDES, Asked
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
@@ -73,7 +73,7 @@ def disturbed(
     done, seeks = 0, chance.random() < 0.5
     while done < len(batches):
         done = min(len(batches), done + chance.randint(1, 3))
-        runner = job.standalone(checkpoint=root, policy=REPLAY, store=store, partitions=2)
+        runner = job.standalone(checkpoint=root, policy=REPLAYING, store=store, partitions=2)
         given = batches[:done]
         panes += plain(runner.run(Log(given, schema) if seeks else iter(given)))
         assert all(one.rebuilding is None for one in head_of(root).operators.values())
@@ -86,7 +86,7 @@ def disturbed(
         # A join may count rows twice after a rescale.
         if chance.random() < 0.2 and names != TABLES:
             rescale(root, head_of(root).partitions + 1)
-    runner = job.standalone(checkpoint=root, policy=REPLAY, store=store)
+    runner = job.standalone(checkpoint=root, policy=REPLAYING, store=store)
     panes += plain(runner.run(Log(batches, schema) if seeks else batches))
     return panes
 
@@ -141,7 +141,7 @@ def test_the_newest_position_before_what_is_missing_is_read_from(
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     assert lose(tmp_path)
     source = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source)
     first = source.read[0]
     assert first > 0
     assert source.read == [*range(first, 7), 7]
@@ -162,7 +162,7 @@ def test_checkpoints_that_are_pinned_have_positions_and_without_any_it_is_the_be
         collect(folder, CheckpointRetention(newest=1, grace="0 seconds"))
         lose(root)
         source = Log(BATCHES)
-        windows().standalone(checkpoint=root, policy=REPLAY).run(source)
+        windows().standalone(checkpoint=root, policy=REPLAYING).run(source)
         assert source.read[0] == (2 if kept else 0)
         assert head_of(root).operators["windows"].rebuilding is None
 
@@ -172,7 +172,7 @@ def test_a_source_that_has_nothing_that_old_is_reported_and_the_job_goes_on(
 ) -> None:
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     lose(tmp_path)
-    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAYING)
     job.run(Log(BATCHES, kept=7))
     assert "the source could not be read again from position" in caplog.text
     assert "batch" in caplog.text
@@ -189,29 +189,29 @@ def test_what_a_replay_by_the_job_lacks_the_next_start_looks_for(
 ) -> None:
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     lose(tmp_path)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:7], kept=7))
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(BATCHES[:7], kept=7))
     assert "the next start with this policy looks for them again" in caplog.text
     source = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source, drain=True)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source, drain=True)
     whole = windows().standalone(checkpoint=tmp_path / "whole").run(BATCHES, drain=True)
     assert head_of(tmp_path).operators["windows"].rebuilding is None
     assert whole.num_rows
     again = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(again)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(again)
     assert again.read == [], "a drained checkpoint lacks nothing"
 
 
 def test_nothing_is_read_again_where_nothing_is_lost(tmp_path: Path) -> None:
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:3]))
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(BATCHES[:3]))
     source = Log(BATCHES[:5])
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source)
     assert source.read == [3, 4]
 
 
 def test_history_is_no_part_of_the_source(tmp_path: Path) -> None:
     windows().standalone(checkpoint=tmp_path).bootstrap(BATCHES[0])
     lose(tmp_path)
-    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAYING)
     job.run(Log(BATCHES[1:3]))
     assert noted(head_of(tmp_path).operators["windows"].rebuilding) is not None
     job.rebuild(BATCHES[0])
@@ -259,19 +259,19 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 def test_what_could_not_be_put_back_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     job, schema, why = REFUSED[name]
     with pytest.raises(UsageError, match=r"\[not-replayable\]") as caught:
-        job.standalone(checkpoint=tmp_path, policy=REPLAY).run(Log([], schema))
+        job.standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log([], schema))
     assert why in str(caught.value.context["operators"])
     assert Checkpoint.open(tmp_path).newest() is None, "nothing was written"
-    (refused,) = job.plan(tmp_path / "new", schema=schema, policy=REPLAY).refusals
+    (refused,) = job.plan(tmp_path / "new", schema=schema, policy=REPLAYING).refusals
     assert refused.code == "not-replayable"
 
 
 def test_a_job_without_messages_and_one_by_hand_are_refused(tmp_path: Path) -> None:
     bare = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"\[no-messages\]"):
-        bare.standalone(checkpoint=tmp_path / "bare", policy=REPLAY).run(Log(BATCHES))
+        bare.standalone(checkpoint=tmp_path / "bare", policy=REPLAYING).run(Log(BATCHES))
     made = windows().harness(SCHEMA, folder=tmp_path / "hand")
     with pytest.raises(UsageError, match=r"\[replay-source\]"):
-        made.restart(REPLAY)
+        made.restart(REPLAYING)
     with pytest.raises(UsageError, match=r"\[policy\]"):
         Policy(messages="replay", damaged="reset")

@@ -21,7 +21,7 @@ from tests.helpers.lost_messages import FORGET, REBUILD, lose
 from tests.helpers.operator_messages import plain, store_config
 from tests.helpers.process import LONG
 from tests.helpers.runs_again import (
-    REPLAY,
+    REPLAYING,
     Input,
     Log,
     disturbed,
@@ -83,7 +83,7 @@ def lacks(root: Path) -> bool:
 def went_on(root: Path, batches: Any = None, **how: Any) -> list[tuple[Any, ...]]:
     """The panes of a start that runs its input again, and of the batches that follow."""
     given = GIVEN.batches if batches is None else batches
-    return plain(GIVEN.job.standalone(checkpoint=root, **{"policy": REPLAY, **how}).run(Log(given)))
+    return plain(GIVEN.job.standalone(checkpoint=root, **{"policy": REPLAYING, **how}).run(Log(given)))
 
 
 def emitted(root: Path) -> list[tuple[Any, ...]]:
@@ -132,7 +132,7 @@ def test_a_source_that_gives_other_rows_puts_nothing_back(
         collect(Checkpoint.open(tmp_path / "root"), CheckpointRetention(newest=1, grace="0 seconds"))
     for seeks in (False, True):
         root = shutil.copytree(tmp_path / "root", tmp_path / str(seeks))
-        runner = GIVEN.job.standalone(checkpoint=root, policy=REPLAY)
+        runner = GIVEN.job.standalone(checkpoint=root, policy=REPLAYING)
         some = changed(GIVEN.batches[:LOST_AFTER], 1)
         assert runner.run(Log(some) if seeks else some).num_rows == 0
         assert lacks(root)
@@ -160,7 +160,7 @@ def test_a_source_that_lacks_batches_is_reported_and_the_job_goes_on(
             return super().seek(position)
 
     lost(tmp_path)
-    runner = GIVEN.job.standalone(checkpoint=tmp_path, policy=REPLAY)
+    runner = GIVEN.job.standalone(checkpoint=tmp_path, policy=REPLAYING)
     assert runner.run(Gone(GIVEN.batches[:6])).num_rows
     assert "the source could not be read again from position None (OSError: they are gone)" in caplog.text
     assert "the source did not give batch 0 again" in caplog.text
@@ -185,7 +185,7 @@ def test_what_happened_beside_the_input_is_reported(tmp_path: Path, caplog: pyte
 def test_a_changed_job_runs_again_from_its_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lost(tmp_path)
     wider = GIVEN.job.allowed_lateness("90 seconds", ledger_columns=("part", "at"))
-    plain(wider.standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(GIVEN.batches)))
+    plain(wider.standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(GIVEN.batches)))
     assert "the job was changed after it" in caplog.text
     assert lacks(tmp_path)
 
