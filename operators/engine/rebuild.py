@@ -16,7 +16,7 @@ from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import OperatorState, Rebuilding
+from tidestate.recovery.log.manifest import Manifest, OperatorState, Rebuilding
 from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.refs import PartitionState
@@ -41,6 +41,11 @@ def run_again(graph: Graph) -> dict[str, ReplayedPlan]:
         for name, plan in stored.items()
         if plan.message_tables and not plan.not_run_again and name not in by_identities
     }
+
+
+def runs_again(graph: Graph, head: Manifest) -> bool:
+    """Whether messages are missing that only the recorded input, run again, can put back."""
+    return any(head.operators[name].rebuilding is not None for name in run_again(graph))
 
 
 def check_replayed(graph: Graph) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, without_state
@@ -70,7 +69,7 @@ def recorded_run(checkpoint: Checkpoint, head: Manifest) -> RecordedRun:
     up to ``head``; from the beginning where there is none. Raises `NotAsRecordedError` where something in between
     cannot be done again.
     """
-    later, whole = [head], _WholeFiles(checkpoint)
+    later, whole = [(without_state(head), head.partitions)], _WholeFiles(checkpoint)
     start: Manifest | None = None
     for number in reversed(checkpoint.stored_ids()):
         if number >= head.id or head.abandons(number):
@@ -84,8 +83,8 @@ def recorded_run(checkpoint: Checkpoint, head: Manifest) -> RecordedRun:
             start = manifest
             break
         _check_again(manifest, head)
-        later.append(manifest)
-    partitions = (start or later[-1]).partitions
+        later.append((without_state(manifest), manifest.partitions))
+    partitions = later[-1][1] if start is None else start.partitions
     steps = tuple(_steps(start, reversed(later)))
     return RecordedRun(start, partitions, steps)
 
@@ -139,27 +138,22 @@ class _WholeFiles:
         return True
 
 
-def _steps(start: Manifest | None, later: Iterable[Manifest]) -> Iterable[RecordedStep]:
-    done, partitions = batch_count(start), start.partitions if start is not None else 0
-    for manifest in later:
-        made = without_state(manifest)
+def _steps(start: Manifest | None, later: Iterable[tuple[Manifest, int]]) -> Iterable[RecordedStep]:
+    """The steps that made these checkpoints, without state, in so many partitions."""
+    done, before = batch_count(start), start.partitions if start is not None else 0
+    for manifest, partitions in later:
         clock_us, is_batch = manifest.processing_us, manifest.kind == "batch"
         contained = batch_count(manifest)
         # Of batches whose manifests were collected nobody knows the clock. Whether that counts, what they make shows.
         for number in range(done, contained - is_batch):
             yield RecordedStep("batch", manifest.id, clock_us, number)
         done = contained
-        if partitions and manifest.partitions != partitions:  # here, or in one that was collected
-            yield RecordedStep("rescale", manifest.id, partitions=manifest.partitions)
-        partitions = manifest.partitions
+        if before not in (0, partitions):  # here, or in one that was collected
+            yield RecordedStep("rescale", manifest.id, partitions=partitions)
+        before = partitions
         if is_batch:
-            yield RecordedStep("batch", manifest.id, clock_us, contained - 1, manifest=made)
+            yield RecordedStep("batch", manifest.id, clock_us, contained - 1, manifest=manifest)
         elif manifest.kind == "tick":
-            yield RecordedStep("tick", manifest.id, clock_us, manifest=made)
+            yield RecordedStep("tick", manifest.id, clock_us, manifest=manifest)
         elif manifest.kind == "fence":
             yield RecordedStep("start", manifest.id)
-
-
-def puts_back(manifest: Manifest) -> bool:
-    """Whether a checkpoint put back what was lost."""
-    return manifest.kind == "feed" and _counted(manifest, PUT_BACK)

@@ -16,13 +16,14 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position, Runner
 from tidestate.operators.engine.job_log import JobLog, Published
-from tidestate.operators.engine.rebuild import run_again
 from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedStep, recorded_run
 from tidestate.operators.engine.tasks import RowsOfPartitions
 from tidestate.operators.engine.transport import Transport
@@ -48,11 +49,6 @@ SIDE_RUN = "side-run"
 """The folder of a root for side runs. A kill leaves it, and the next side run removes it."""
 COMPARED = ("watermark_us", "origins", "numbering", "gone_us", "emitted")
 """What an operator has beside its tables that does not depend on when the job was started again."""
-
-
-def runs_again(graph: Graph, head: Manifest) -> bool:
-    """Whether messages are missing that only the recorded input, run again, can put back."""
-    return any(head.operators[name].rebuilding is not None for name in run_again(graph))
 
 
 class SideRun(Generic[_B, _P]):
@@ -270,8 +266,17 @@ def _taken(manifest: Manifest) -> dict[str, int]:
 
 
 def _panes_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...]) -> str:
-    """What panes of a checkpoint are."""
-    return hash_tables({"panes": read_rows(driver.job.checkpoint, files, delivered_schema(driver.job.plan))})
+    """What the panes of a checkpoint are, in any order: that depends on the store, and on where the job was started
+    again. Lists and the like stay in the order of rows that are equal otherwise.
+    """
+    panes = read_rows(driver.job.checkpoint, files, delivered_schema(driver.job.plan))
+    columns = [one.cast(one.type.value_type) if pt.is_dictionary(one.type) else one for one in panes.columns]
+    keys = [one for one in columns if not pt.is_nested(one.type) and not pt.is_null(one.type)]
+    names = [str(number) for number in range(len(keys))]
+    if names:
+        by_all = [(name, "ascending") for name in names]
+        panes = panes.take(pc.sort_indices(pa.table(keys, names=names), sort_keys=by_all))
+    return hash_tables({"panes": panes})
 
 
 def _all_rows(view: StateView, spec: TableSpec) -> pa.Table:

@@ -22,9 +22,9 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position, no_job_hook
+from tidestate.operators.engine.rebuild import runs_again
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.side_run import runs_again
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached

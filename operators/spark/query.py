@@ -25,6 +25,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.rebuild import runs_again
 from tidestate.operators.engine.replay_start import (
     NOT_READ_AGAIN,
     lacking_text,
@@ -33,7 +34,7 @@ from tidestate.operators.engine.replay_start import (
     warn_of_lacking,
 )
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.side_run import SideRun, runs_again
+from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of

@@ -173,6 +173,17 @@ def test_a_source_that_lacks_batches_is_reported_and_the_job_goes_on(
     assert not lacks(tmp_path)
 
 
+def test_a_job_collects_nothing_before_the_messages_are_back(tmp_path: Path) -> None:
+    lost(tmp_path)
+    keep = CheckpointRetention(newest=1, grace="0 seconds")
+    there = Checkpoint.open(tmp_path).present_ids()
+    went_on(tmp_path, changed(GIVEN.batches[:LOST_AFTER], 1), checkpoints=keep)
+    assert lacks(tmp_path)
+    assert Checkpoint.open(tmp_path).present_ids()[: len(there)] == there
+    went_on(tmp_path, GIVEN.batches[:LOST_AFTER], checkpoints=keep)
+    assert not lacks(tmp_path)
+
+
 def test_what_happened_beside_the_input_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = GIVEN.job.standalone(checkpoint=tmp_path)
     job.bootstrap(GIVEN.batches[0])
