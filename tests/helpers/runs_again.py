@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import forget
-from tests.twins.join import SIDES, Asked
+from tests.twins.join import SIDES, Asked, Pane, Twin
 from tidestate import agg
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -52,6 +53,8 @@ class Input(NamedTuple):
     """Whether its state depends on the clock, which goes with manifests that are collected."""
     divisible: bool = True
     """Whether it gives the same in another number of state partitions."""
+    shown: tuple[Asked, Counter[Pane]] | None = None
+    """Of a join what its naive twin emits."""
 
 
 class Log:
@@ -200,6 +203,12 @@ def sessions_of_sides(seed: int) -> Input:
 def joined(seed: int) -> Input:
     """A join whose rows have offsets, of any kind, and its batches."""
     asked, rows = drawn_join(seed)
-    asked = Asked(**{**vars(asked), "named": True})
+    while not asked.named:
+        seed += 10_000
+        asked, rows = drawn_join(seed)
+    twin, shown = Twin(asked), Counter[Pane]()
+    for batch in rows:
+        shown += twin.batch(batch, 0)
     batches = [{side: side_table([one for one in batch if one.side == side]) for side in SIDES} for batch in rows]
-    return Input(described(asked), batches, SIDES_OF_ROWS, asked.updates != (None, None))
+    clocked = asked.updates != (None, None)
+    return Input(described(asked), batches, SIDES_OF_ROWS, clocked, shown=None if clocked else (asked, shown))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.children.runs_again import GIVEN, LOST_AFTER
 from tests.helpers.forked import forked
+from tests.helpers.join_jobs import observed
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
 from tests.helpers.operator_messages import plain, store_config
 from tests.helpers.process import LONG
@@ -57,7 +58,11 @@ def test_a_job_is_what_it_would_have_been(tmp_path_factory: pytest.TempPathFacto
     """Panes and all state equal those of a job that has lost nothing."""
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("again")
     job: Input = KINDS[kind](seed)
-    wanted = plain(job.job.standalone(checkpoint=folder / "whole", partitions=2).run(job.batches))
+    panes = job.job.standalone(checkpoint=folder / "whole", partitions=2).run(job.batches)
+    if job.shown is not None:
+        asked, shown = job.shown
+        assert observed(panes, asked) == shown
+    wanted = plain(panes)
     config = store_config(chance.choice(["memory", "parquet"]), folder / "cache")
     found = disturbed(job, folder / "made", chance, config)
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
