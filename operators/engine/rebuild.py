@@ -55,7 +55,8 @@ def check_replayed(graph: Graph) -> None:
             "this operator stores no messages that could be rebuilt: windows store them with .messages(retain=…) "
             "or for functions of all rows, joins by distance, by tumbling windows or (inner) by session with "
             "stream(offset=…) for both sides; not count windows, nor with CTIs, buffers or lifetimes, nor an "
-            "operator that reads panes of another: rewind instead",
+            "operator that reads panes of another: rewind instead, or let the job run its input again, "
+            'Policy(messages="replay")',
             code="no-messages",
         )
 

@@ -420,15 +420,20 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         # Its lists are those of the main root.
         plain = msgspec.structs.replace(position, files={}, files_ref=None, read_ref=None)
 
+        left = run.next_batch
+        scan = left.manifest.scan if left is not None and left.manifest is not None else None
+
         def take(batch: DataFrame) -> None:
             try:
                 rows = configured(batch)
-                run.take(SparkRows(rows, self._scans.of(rows.sparkSession, position.files)), Position(spark=plain))
+                # In another way its rows may come in another order.
+                is_direct = scan is None or scan.direct
+                direct = self._scans.of(rows.sparkSession, position.files) if is_direct else None
+                run.take(SparkRows(rows, direct), Position(spark=plain))
             except BaseException as error:
                 failures.append(error)
                 raise
 
-        left = run.next_batch
         try:
             read_batch_again(stream, self._job.checkpoint, position, clock_us, self._job.plan.name, take)
         except Exception as error:

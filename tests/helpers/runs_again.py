@@ -57,17 +57,32 @@ class Input(NamedTuple):
     """Of a join what its naive twin emits."""
 
 
-class Log:
-    """Batches behind positions of their own; ``read``: which were."""
+class Clock:
+    """A clock that stands while a batch is taken, and goes on by a second and a half with the next."""
 
-    def __init__(self, batches: Sequence[Any], schema: Any = SCHEMA) -> None:
-        self.batches, self.schema = batches, schema
-        self.read: list[int] = []
+    def __init__(self) -> None:
+        self.at_us = 0
+
+    def __call__(self) -> int:
+        return self.at_us
+
+    def paced(self, batches: Sequence[Any], first: int = 0) -> Iterator[Any]:
+        """The batches from ``first`` on, each at its time."""
+        for number in range(first, len(batches)):
+            self.at_us = number * 3 * SECOND // 2
+            yield batches[number]
+
+
+class Log:
+    """Batches behind positions of their own."""
+
+    def __init__(self, batches: Sequence[Any], schema: Any = SCHEMA, clock: Clock | None = None) -> None:
+        self.batches, self.schema, self.clock = batches, schema, clock or Clock()
 
     def seek(self, position: Any) -> Iterator[tuple[Any, Any]]:
-        for number in range(0 if position is None else position["next"], len(self.batches)):
-            self.read.append(number)
-            yield {"next": number + 1}, self.batches[number]
+        first = 0 if position is None else position["next"]
+        for number, batch in enumerate(self.clock.paced(self.batches, first), first + 1):
+            yield {"next": number}, batch
 
 
 def head_of(root: Path) -> Manifest:
@@ -111,7 +126,7 @@ def state_of(root: Path) -> dict[tuple[str, str], list[Any]]:
     }
 
 
-def disturbed(given: Input, root: Path, chance: random.Random, store: Any) -> list[tuple[Any, ...]]:
+def disturbed(given: Input, root: Path, chance: random.Random, store: Any, clock: Clock) -> list[tuple[Any, ...]]:
     """The panes of a job that loses files at random between runs of random length, of both kinds of input."""
     panes: list[tuple[Any, ...]] = []
     # Which rows were there at a rescale is known by its manifest alone.
@@ -121,7 +136,7 @@ def disturbed(given: Input, root: Path, chance: random.Random, store: Any) -> li
         done = min(len(given.batches), done + chance.randint(1, 3))
         runner = given.job.standalone(checkpoint=root, policy=REPLAYING, store=store, partitions=2)
         some = given.batches[:done]
-        panes += plain(runner.run(Log(some, given.schema) if seeks else iter(some)))
+        panes += plain(runner.run(Log(some, given.schema, clock) if seeks else clock.paced(some)))
         lacking = {name: one.rebuilding for name, one in head_of(root).operators.items() if one.rebuilding}
         assert not lacking
         assert not list(root.glob("side-run/*"))
@@ -134,7 +149,7 @@ def disturbed(given: Input, root: Path, chance: random.Random, store: Any) -> li
         if chance.random() < 0.2 and given.divisible and not collects:
             rescale(root, head_of(root).partitions + 1)
     runner = given.job.standalone(checkpoint=root, policy=REPLAYING, store=store)
-    return panes + plain(runner.run(Log(given.batches, given.schema) if seeks else given.batches))
+    return panes + plain(runner.run(Log(given.batches, given.schema, clock) if seeks else given.batches))
 
 
 def windows(name: str, seed: int, mode: str = "retracting") -> Input:

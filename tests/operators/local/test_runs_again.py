@@ -23,6 +23,7 @@ from tests.helpers.operator_messages import plain, store_config
 from tests.helpers.process import LONG
 from tests.helpers.runs_again import (
     REPLAYING,
+    Clock,
     Input,
     Log,
     disturbed,
@@ -34,6 +35,7 @@ from tests.helpers.runs_again import (
     with_ctis,
 )
 from tidestate.operators.engine.delivery import as_written
+from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -54,17 +56,21 @@ KINDS: dict[str, Any] = {
 @given(seed=st.integers(0, 9999), kind=st.sampled_from([*KINDS, "counted", "joins", "joins"]))
 @example(seed=1, kind="counted")
 @example(seed=3, kind="joins")
-def test_a_job_is_what_it_would_have_been(tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str) -> None:
+def test_a_job_is_what_it_would_have_been(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, seed: int, kind: str
+) -> None:
     """Panes and all state equal those of a job that has lost nothing."""
+    clock = Clock()
+    monkeypatch.setattr(standalone, "now_us", clock)
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("again")
     job: Input = KINDS[kind](seed)
-    panes = job.job.standalone(checkpoint=folder / "whole", partitions=2).run(job.batches)
+    panes = job.job.standalone(checkpoint=folder / "whole", partitions=2).run(clock.paced(job.batches))
     if job.shown is not None:
         asked, shown = job.shown
         assert observed(panes, asked) == shown
     wanted = plain(panes)
     config = store_config(chance.choice(["memory", "parquet"]), folder / "cache")
-    found = disturbed(job, folder / "made", chance, config)
+    found = disturbed(job, folder / "made", chance, config, clock)
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
     if head_of(folder / "made").partitions == 2:
         assert state_of(folder / "made") == state_of(folder / "whole")
