@@ -215,10 +215,16 @@ def sessions_of_sides(seed: int) -> Input:
     return Input(job, batches, SIDES_OF_ROWS)
 
 
+def _runs_again(asked: Asked) -> bool:
+    """Whether identities do not say enough."""
+    overlap = asked.window is not None and asked.window.size != asked.window.slide
+    return overlap or asked.own is not None or asked.updates != (None, None)
+
+
 def joined(seed: int) -> Input:
-    """A join whose rows have offsets, of any kind, and its batches."""
+    """A join in hopping windows, with a window for each side, or with update periods, and its batches."""
     asked, rows = drawn_join(seed)
-    while not asked.named:
+    while not (asked.named and _runs_again(asked)):
         seed += 10_000
         asked, rows = drawn_join(seed)
     twin, shown = Twin(asked), Counter[Pane]()
