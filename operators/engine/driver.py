@@ -37,9 +37,9 @@ from tidestate.operators.engine.lanes import Lanes
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
-from tidestate.operators.engine.rebuild import check_replayed
+from tidestate.operators.engine.rebuild import check_replayed, runs_again
 from tidestate.operators.engine.reprocess import warn_of_purged
-from tidestate.operators.engine.tasks import ledger_blocks, without_input
+from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
 from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
 from tidestate.operators.plan.plan import RowKind
@@ -116,7 +116,9 @@ class Driver(Generic[B, _P]):
             self._endpoint = Endpoint(self._served_at, families, self.job.checkpoint)
         if not self.head.drained:
             self._heartbeat.begin()
-            self._upkeep.begin()
+            # A checkpoint from before a loss is where recorded batches are run again from.
+            if not runs_again(self.job.graph, self.head):
+                self._upkeep.begin()
 
     def end(self, *, acknowledge: bool = True) -> None:
         """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated."""
@@ -184,6 +186,16 @@ class Driver(Generic[B, _P]):
         with self._computing():
             results = self._transport.run(micro_batch, BatchInput(replay))
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
+
+    def put_rows_back(self, rows: RowsOfPartitions) -> Manifest:
+        """Put ``rows`` of state tables, all that was lost and no more, into the state as it is."""
+        self.hold()
+        micro_batch = self._micro_batch(None)
+        with self._computing():
+            results = with_rows(micro_batch, rows)
+        manifest = self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), mended=True)
+        self._upkeep.begin()
+        return manifest
 
     def tick(
         self, after: Callable[[MicroBatch], dict[str, Progress]], clock_us: int | None = None, **how: bool

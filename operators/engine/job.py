@@ -25,7 +25,15 @@ from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.rebuild import after_replay, check_replay, replayed, variants_of, without_lost
+from tidestate.operators.engine.rebuild import (
+    after_replay,
+    check_replay,
+    replayed,
+    run_again,
+    variants_of,
+    with_all_back,
+    without_lost,
+)
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.output_buffers import output_origin
 from tidestate.operators.plan.plan import Plan, RowKind
@@ -339,6 +347,7 @@ class Job:
         head, objects = self.head, self.checkpoint.objects
         now = _latest(head.processing_us, now_us) or 0
         graph, replays = variants_of(self.graph, head.operators, rows_are), replayed(self.graph)
+        again = run_again(self.graph)
         inputs = {
             name: OperatorInput(
                 plan=plan,
@@ -347,6 +356,7 @@ class Job:
                 base=dict(enumerate(head.operators[name].partitions)),
                 expired=head.operators[name].expired,
                 replayable=replays[name].replayable if name in replays else (),
+                run_again=again[name].message_tables if name in again else (),
                 emitted=_last_buffer(plan, head.operators[name]),
             )
             for name, plan in graph.plans.items()
@@ -386,10 +396,12 @@ class Job:
         fed: bool = False,
         withheld: bool = False,
         rebuilt: bool = False,
+        mended: bool = False,
         spent: Spent | None = None,
     ) -> Manifest:
         """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
-        its output; ``rebuilt``: it was a replay for messages that were lost. ``spent``: where its time went.
+        its output; ``rebuilt``: it was a replay for messages that were lost;
+        ``mended``: it put all of them back. ``spent``: where its time went.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
@@ -402,6 +414,8 @@ class Job:
         self._hook("before-manifest", head.id + 1)
         progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
+        if mended:
+            operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
         manifest = successor(
@@ -536,8 +550,7 @@ def _fence(checkpoint: Checkpoint, newest: Head, taken: TakenOver, policy: Polic
     """The first manifest of a run that goes on from ``newest``: its publication ends every older run."""
     head, operators = newest.manifest, taken.operators
     if policy.messages != "stop":
-        forget = policy.messages == "forget"
-        operators = without_lost(checkpoint, taken.graph, operators, head.id + 1, forget=forget)
+        operators = without_lost(checkpoint, taken.graph, operators, head.id + 1, messages=policy.messages)
     return successor(
         newest,
         "fence",

@@ -182,11 +182,16 @@ def finished(plan: Plan, view: StateView, moved: Transition, context: Context) -
 def with_rebuild(error: CorruptionError, operator: OperatorInput) -> CorruptionError:
     """The error, with what to do if the file has messages that a replay can put back."""
     path, files = error.context.get("path"), (ref for state in operator.base.values() for ref in state.files)
-    if not any(ref.path == path and ref.table in operator.replayable for ref in files):
+    tables = {ref.table for ref in files if ref.path == path}
+    if not tables & {*operator.replayable, *operator.run_again}:
         return error
+    by_hand = (
+        'or start without these messages, Policy(messages="rebuild"), and replay them, or give up on them, '
+        'Policy(messages="forget")'
+    )
+    by_itself = 'or let the job run its input again for these messages, Policy(messages="replay")'
     return CorruptionError(
-        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them, or give '
-        'up on them, Policy(messages="forget")',
+        f"{error.message}; {by_hand if tables & {*operator.replayable} else by_itself}",
         code=error.code,
         **error.context,
     )

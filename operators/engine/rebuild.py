@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,7 @@ from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import OperatorState, Rebuilding
+from tidestate.recovery.log.manifest import Manifest, OperatorState, Rebuilding
 from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.refs import PartitionState
@@ -29,6 +30,24 @@ def replayed(graph: Graph) -> dict[str, ReplayedPlan]:
     return {name: plan for name, plan in stored.items() if plan.replayable and graph.reads_streams(name, all)}
 
 
+def run_again(graph: Graph) -> dict[str, ReplayedPlan]:
+    """The operators whose messages only the recorded input, run again, can put back: identities do not say enough of
+    these, or the messages were panes of another operator.
+    """
+    by_identities = replayed(graph)
+    stored = {name: plan for name, plan in graph.plans.items() if isinstance(plan, ReplayedPlan)}
+    return {
+        name: plan
+        for name, plan in stored.items()
+        if plan.message_tables and not plan.not_run_again and name not in by_identities
+    }
+
+
+def runs_again(graph: Graph, head: Manifest) -> bool:
+    """Whether messages are missing that only the recorded input, run again, can put back."""
+    return any(head.operators[name].rebuilding is not None for name in run_again(graph))
+
+
 def check_replayed(graph: Graph) -> None:
     """Raise `UsageError` if no operator has messages that a replay can put back."""
     if not replayed(graph):
@@ -36,7 +55,8 @@ def check_replayed(graph: Graph) -> None:
             "this operator stores no messages that could be rebuilt: windows store them with .messages(retain=…) "
             "or for functions of all rows, joins by distance, by tumbling windows or (inner) by session with "
             "stream(offset=…) for both sides; not count windows, nor with CTIs, buffers or lifetimes, nor an "
-            "operator that reads panes of another: rewind instead",
+            "operator that reads panes of another: rewind instead, or let the job run its input again, "
+            'Policy(messages="replay")',
             code="no-messages",
         )
 
@@ -54,9 +74,7 @@ def check_replay(graph: Graph, runner: str | None) -> None:
             runner=runner,
         )
     stored = [plan for plan in graph.plans.values() if isinstance(plan, ReplayedPlan)]
-    refused = {plan.name: plan.not_replayable for plan in stored if plan.not_replayable}
-    reading = [plan.name for plan in stored if plan.replayable and not graph.reads_streams(plan.name, all)]
-    refused |= dict.fromkeys(reading, "it reads panes of another operator, and panes cannot be replayed")
+    refused = {plan.name: plan.not_run_again for plan in stored if plan.not_replayable and plan.not_run_again}
     if refused:
         raise UsageError(
             "a replay cannot put back the messages of these operators if they are lost, so the policy cannot be "
@@ -64,7 +82,8 @@ def check_replay(graph: Graph, runner: str | None) -> None:
             code="not-replayable",
             operators=refused,
         )
-    check_replayed(graph)
+    if not run_again(graph):
+        check_replayed(graph)
 
 
 def variants_of(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
@@ -94,18 +113,22 @@ def without_lost(
     operators: dict[str, OperatorState],
     checkpoint_id: int,
     *,
-    forget: bool = False,
+    messages: Literal["rebuild", "replay", "forget"] = "rebuild",
 ) -> dict[str, OperatorState]:
     """The operators as they go on from this checkpoint if files of their messages are damaged or gone: without any
-    messages in the state partitions that name one of these. Every byte of the messages is read. With ``forget`` these
+    messages in the state partitions that name one of these. Every byte of the messages is read. By ``"replay"`` those
+    too that only `run_again` puts back. By ``"forget"`` these
     and all that were lost before are given up. Raises `CorruptionError` (``lost-again``) for a join that had lost
     some before, and not all of them are back.
     """
-    found = dict(operators)
-    for name, plan in replayed(graph).items():
-        operator, tables = operators[name], plan.replayable
+    found, forget = dict(operators), messages == "forget"
+    again = run_again(graph)
+    for name, plan in again.items() if forget else ():
+        found[name] = _given_up(plan, operators[name], operators[name])
+    for name, plan in (replayed(graph) | (again if messages == "replay" else {})).items():
+        operator, tables = operators[name], plan.message_tables
         wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
-        if wrong and not forget and _may_not_lose(plan, operator):
+        if wrong and not forget and name not in again and _may_not_lose(plan, operator):
             raise CorruptionError(
                 "rows of a join were lost again before a rebuild had put back the first ones, so which pairs were "
                 "emitted in between is not known: rewind to a checkpoint before the loss, or give up on the lost "
@@ -118,9 +141,13 @@ def without_lost(
             states = [_without(state, tables, wrong) for state in operator.states]
             rows = sum(_rows(one, tables) for one in operator.states) - sum(_rows(one, tables) for one in states)
             lost = Rebuilding(checkpoint_id, mark_us=operator.watermark_us, rows=rows)
+            if name in again and (before := operator.rebuilding) is not None:
+                lost = msgspec.structs.replace(before, rows=before.rows + rows)
             found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
         if forget:
             found[name] = _given_up(plan, operator, found[name])
+        elif wrong and name in again:
+            log.warning("operator %s continues without these messages, until its input has been run again", name)
         elif wrong:
             log.warning("operator %s continues without these messages; rebuild() puts them back from a replay", name)
     return found
@@ -192,3 +219,8 @@ def after_replay(
         return msgspec.structs.replace(operator, rebuilding=found, resumes=was.resumes)
     still = msgspec.structs.replace(lost, lacking=lacking) if lacking else None
     return msgspec.structs.replace(operator, rebuilding=still, resumes=was.resumes or still is None)
+
+
+def with_all_back(was: OperatorState, operator: OperatorState) -> OperatorState:
+    """The operator, which ``was`` another before, after all that it lacked was put back as it had been."""
+    return msgspec.structs.replace(operator, rebuilding=None, resumes=was.resumes)

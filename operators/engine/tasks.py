@@ -25,13 +25,18 @@ from tidestate.operators.engine.partitions import (
     Partitions,
     TaskResult,
     run_partition,
+    write_state,
 )
 from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
+from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import downstream_rows
+from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context, Progress
 from tidestate.statestore.arrays import total
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Restored
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.write_behind import WriteBehind
 
@@ -41,6 +46,8 @@ PIECES = 1 << 20
 """The distance between the numbers of the pieces of two tasks of stage 0."""
 StreamRows: TypeAlias = Mapping[str, pa.Table]
 """A piece of the input: rows by stream."""
+RowsOfPartitions: TypeAlias = Mapping[str, Mapping[int, Mapping[str, pa.Table]]]
+"""Rows of state tables: by operator, state partition and table."""
 Panes = dict[int, pa.Table]
 """The panes of an operator by state partition."""
 
@@ -134,6 +141,23 @@ def without_input(batch: MicroBatch, after: Mapping[str, Progress]) -> list[Task
         for name, operator in batch.inputs.items()
         for ends in [operator.observed(after[name], ())]
     ]
+
+
+def with_rows(batch: MicroBatch, rows: RowsOfPartitions) -> list[TaskResult]:
+    """The results of a micro-batch that puts ``rows`` into state tables, and does nothing else: time stands still."""
+    results = []
+    for name, operator in batch.inputs.items():
+        answers, count = [], 0
+        with WriteBehind(batch.root, bases=batch.bases) as objects:
+            for number, base in operator.base.items():
+                tables = rows.get(name, {}).get(number, {})
+                changes = {table: TableChanges(put=put) for table, put in tables.items() if put.num_rows}
+                count += sum(put.num_rows for put in tables.values())
+                dues = Dues(base.due_mark, base.due_us)
+                answers.append(write_state(objects, batch, operator, number, changes, dues, Restored()))
+        counters = {PUT_BACK: count} if count else {}
+        results.append(TaskResult(name, (0, batch.partitions), tuple(answers), operator.progress, counters=counters))
+    return results
 
 
 def _step(

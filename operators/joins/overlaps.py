@@ -63,8 +63,11 @@ class OverlapPlan(ReplayedPlan):
     """A join of rows of two sides whose lifetimes have an instant in common."""
 
     joined: OverlapJoin
-    replayable = ()
+    message_tables = SIDES
     not_replayable = "its lifetimes were cut by rows that may have expired"
+    not_run_again = (
+        "nothing but its rows says which rows it had, so nothing could show that they came again as they were"
+    )
     stored_under: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def payload(self, side: str) -> list[pa.Field]:

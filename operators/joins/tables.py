@@ -157,15 +157,17 @@ class JoinTables(WindowedPlan, ReplayedPlan):
         """Why lost rows cannot be put back, even if both sides know theirs by offsets; empty where they can."""
 
     @property
-    def replayable(self) -> tuple[str, ...]:
-        return () if self.not_replayable else tuple(self.back)
+    def message_tables(self) -> tuple[str, ...]:
+        return SIDES
 
     @property
     def not_replayable(self) -> str:
-        if self.input.watermarks.filters_rows:
-            return BY_WATERMARK
+        return BY_WATERMARK if self.input.watermarks.filters_rows else self.depends_on or self.not_run_again
+
+    @property
+    def not_run_again(self) -> str:
         unknown = "its rows are not known by their offsets: name them, stream(offset=…), and set identity=True"
-        return self.depends_on or ("" if self.identified == SIDES else unknown)
+        return "" if self.identified == SIDES else unknown
 
     @property
     def stored_under(self) -> dict[str, tuple[str, ...]]:

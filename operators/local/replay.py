@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.job import Position
 from tidestate.operators.engine.replay_start import lacking_text, rebuilt, replay_start, warn_of_lacking
-from tidestate.operators.engine.transport import Batches
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.operators.engine.side_run import SideRun
+from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.plan.graph import Graph
+from tidestate.recovery.log.manifest import InputPosition, Manifest
 
 log = logging.getLogger("tidestate")
 
@@ -57,6 +61,9 @@ class InputReplay:
             yield self._put_back()
         warn_of_lacking(self._driver.job.graph, self._driver.head)
 
+    def close(self) -> None:
+        """It has written nothing that is to be removed."""
+
     def _put_back(self) -> pa.Table:
         driver, pieces = self._driver, self._pieces or [{}]
         self._pieces, self._bytes = [], 0
@@ -67,6 +74,48 @@ class InputReplay:
             lacking_text(driver.job.graph, manifest) or "all messages are back",
         )
         return driver.rows(manifest)
+
+
+class InputRunAgain:
+    """As `InputReplay`, for messages that only the recorded batches, run again, can put back. ``mark`` gives the hash
+    of a batch, as manifests have it.
+    """
+
+    def __init__(
+        self,
+        driver: Driver[Batches, pa.Table],
+        graph: Graph,
+        hook: JobHook,
+        mark: Callable[[Mapping[str, pa.Table]], str],
+    ) -> None:
+        self._driver, self._mark = driver, mark
+        self._run = SideRun(driver, graph, InProcess(), "standalone", hook)
+        self.start, self.first = self._run.start, self._run.first
+
+    @property
+    def over(self) -> bool:
+        """Whether it needs no more batches."""
+        return self._run.next_batch is None
+
+    def take(self, number: int, streams: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+        """As `InputReplay.take`; nothing is put back before the end."""
+        step = self._run.next_batch
+        if step is not None and number == step.batch:
+            made = step.manifest.input if step.manifest is not None else None
+            if made is not None and made.last and made.last != self._mark(streams):
+                self._run.fail(f"batch {number} of the source differs from the one that checkpoint {step.until} took")
+            else:
+                self._run.take([streams], Position(input=made or InputPosition(number + 1, "")))
+        yield from ()
+
+    def finish(self) -> Iterator[pa.Table]:
+        """Put back what is missing, if the side run came to the state of the job. Yields no panes."""
+        manifest = self._run.finish()
+        yield from () if manifest is None else (self._driver.rows(manifest),)
+
+    def close(self) -> None:
+        """Remove what it has written."""
+        self._run.close()
 
 
 def reached(position: Any, goal: Any) -> bool:

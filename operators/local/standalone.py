@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,11 +22,12 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position, no_job_hook
+from tidestate.operators.engine.rebuild import runs_again
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
-from tidestate.operators.local.replay import InputReplay, reached
+from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -33,7 +35,7 @@ from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.errors import IncompatibleError, TidestateError, UsageError
+from tidestate.statestore.errors import IncompatibleError, TidestateError, UsageError, expect
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.plain import ArrowRows, as_table
@@ -71,6 +73,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._policy = policy or Policy()
         self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
         self._driver: Driver[Batches, pa.Table] | None = None
+        self._described: Graph | None = None
+        self._replaying: InputReplay | InputRunAgain | None = None
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
@@ -162,13 +166,20 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             mark = _mark(driver.job.graph, streams)
             yield _take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
 
-    def _replay(self, driver: Driver[Batches, pa.Table]) -> InputReplay | None:
+    def _replay(self, driver: Driver[Batches, pa.Table]) -> InputReplay | InputRunAgain | None:
         """The replay of the input that the policy asks for; None where nothing is missing."""
-        lacks = self._policy.messages == "replay" and rebuilt(driver.job.graph, driver.head)
-        return InputReplay(driver) if lacks and not driver.head.drained else None
+        graph, head = driver.job.graph, driver.head
+        if self._policy.messages != "replay" or head.drained:
+            return None
+        if runs_again(graph, head):
+            described = expect(self._described, "a job that runs was described")
+            self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph))
+        elif rebuilt(graph, head):
+            self._replaying = InputReplay(driver)
+        return self._replaying
 
     def _read_again(
-        self, driver: Driver[Batches, pa.Table], replay: InputReplay, source: SeekableInput
+        self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SeekableInput
     ) -> Iterator[pa.Table]:
         """What a source has up to the newest checkpoint, for a replay. Where it does not have it any more, the job
         goes on without.
@@ -269,7 +280,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
-            graph = bind_graph(self.description, schemas)
+            graph = self._described = bind_graph(self.description, schemas)
             self.fit_sinks(graph)
 
             def check_start(head: Manifest | None) -> None:
@@ -294,6 +305,9 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return self._driver
 
     def _end(self) -> None:
+        replaying, self._replaying = self._replaying, None
+        if replaying is not None:
+            replaying.close()
         if self._driver is not None:
             self._driver.end()
 

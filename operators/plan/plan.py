@@ -497,13 +497,25 @@ class ReplayedPlan(Plan):
 
     @property
     @abstractmethod
-    def replayable(self) -> tuple[str, ...]:
-        """The state tables whose rows a replay of the input puts back if their files were lost."""
+    def message_tables(self) -> tuple[str, ...]:
+        """The state tables with stored messages, whose files may be lost while everything else is whole."""
 
     @property
     @abstractmethod
     def not_replayable(self) -> str:
-        """Why a replay cannot put back messages that are stored; empty where it can, or where none are stored."""
+        """Why identities and a replay cannot put back messages that are stored; empty where they can, or where none
+        are stored.
+        """
+
+    @property
+    @abstractmethod
+    def not_run_again(self) -> str:
+        """Why the recorded input, run again, cannot put back messages that are stored; empty as above."""
+
+    @property
+    def replayable(self) -> tuple[str, ...]:
+        """The state tables whose rows a replay of the input puts back, by their identities."""
+        return () if self.not_replayable else self.message_tables
 
     @property
     @abstractmethod

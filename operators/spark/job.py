@@ -17,6 +17,7 @@ from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, S
 from tidestate.operators.describe.spark_trigger import spark_trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
+from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.origins import with_sources
@@ -29,6 +30,7 @@ from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
 from tidestate.operators.spark.start_checks import check_classic
 from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.transport import SparkTransport
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
@@ -118,7 +120,10 @@ class JobOnSpark(StreamJob, SparkJob):
             retain=self.retain,
             metrics=self.metrics,
         )
-        query.begin(stream, self.spark_trigger, self.listeners, replays=self.policy.messages == "replay")
+        transport = SparkTransport(self.platform, in_driver=self.in_driver)
+        side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
+        replays = self.policy.messages == "replay"
+        query.begin(stream, self.spark_trigger, self.listeners, side_run=side_run if replays else None)
         return query
 
 

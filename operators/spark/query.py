@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
@@ -24,6 +25,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.rebuild import runs_again
 from tidestate.operators.engine.replay_start import (
     NOT_READ_AGAIN,
     lacking_text,
@@ -32,6 +34,7 @@ from tidestate.operators.engine.replay_start import (
     warn_of_lacking,
 )
 from tidestate.operators.engine.reprocess import late_rows
+from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
@@ -47,12 +50,12 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
 )
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
-from tidestate.operators.spark.replay import read_again
+from tidestate.operators.spark.replay import read_again, read_batch_again, recorded_positions
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
-from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.recovery.log.manifest import Manifest, Scan, SparkPosition
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.log.topic_offsets import TopicOffsets
@@ -168,10 +171,10 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         trigger: dict[str, str | bool] | None,
         listeners: Sequence[StreamingQueryListener] = (),
         *,
-        replays: bool = False,
+        side_run: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]] | None = None,
     ) -> None:
-        """Deliver what the last run has left undelivered, then start; with ``replays`` once messages that were lost
-        are back. Raises `UsageError` for a drained checkpoint.
+        """Deliver what the last run has left undelivered, then start; with a ``side_run`` once messages that were
+        lost are back, by one if it must be. Raises `UsageError` for a drained checkpoint.
 
         Blocks while the sink refuses.
         """
@@ -180,7 +183,9 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             with self._driver.lock:
                 self._driver.deliver()
                 self._job.check_open()
-            if replays and rebuilt(self._job.graph, self._job.head):
+            if side_run is not None and runs_again(self._job.graph, self._job.head):
+                self._run_again(stream, side_run)
+            elif side_run is not None and rebuilt(self._job.graph, self._job.head):
                 self._replay(stream)
             objects = self._job.checkpoint.objects
             name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
@@ -387,6 +392,58 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if job.head.id == before:
             put_back(self._platform.session.createDataFrame([], stream.schema))
         warn_of_lacking(job.graph, job.head)
+
+    def _run_again(
+        self, stream: DataFrame, begun: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]]
+    ) -> None:
+        """Put back what was lost, by running recorded batches again, each in a query of its own. Where a source has
+        one no more, the job goes on without. Raises what a checkpoint does that cannot be made.
+        """
+        job, run = self._job, begun(self._driver)
+        try:
+            positions = recorded_positions(job.checkpoint, job.head) if run.next_batch is not None else {}
+            while (step := run.next_batch) is not None:
+                position = positions.get(step.batch)
+                if position is None:
+                    run.fail(f"no manifest says what batch {step.batch} has read")
+                else:
+                    self._run_batch_again(stream, run, position, step.clock_us or 0)
+            with self._driver.lock:
+                run.finish()
+        finally:
+            run.close()
+
+    def _run_batch_again(
+        self, stream: DataFrame, run: SideRun[SparkRows, DataFrame], position: SparkPosition, clock_us: int
+    ) -> None:
+        failures = list[BaseException]()
+        # Its lists are those of the main root.
+        plain = msgspec.structs.replace(position, files={}, files_ref=None, read_ref=None)
+
+        left = run.next_batch
+        scan = left.manifest.scan if left is not None and left.manifest is not None else None
+
+        def take(batch: DataFrame) -> None:
+            try:
+                rows = configured(batch)
+                # In another way its rows may come in another order.
+                is_direct = scan is None or scan.direct
+                direct = self._scans.of(rows.sparkSession, position.files) if is_direct else None
+                run.take(SparkRows(rows, direct), Position(spark=plain))
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        try:
+            read_batch_again(stream, self._job.checkpoint, position, clock_us, self._job.plan.name, take)
+        except Exception as error:
+            why = failures[0] if failures else error
+            if failures and not is_of_spark(why):
+                raise why from None
+            text = " ".join(str(why).splitlines()[:2])  # what follows is Java's stack
+            run.fail(f"the source could not be read again ({type(why).__name__}: {text})")
+        if run.next_batch is left and left is not None:
+            run.fail(f"Spark did not give batch {position.batch_id} again")
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. An error ends the query, and `awaitTermination` raises it."""

@@ -12,7 +12,8 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -24,7 +25,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.spark_files import SPARK_FOLDER, read_file
 from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
+from tidestate.recovery.spark.spark_checkpoint import files_read, write_planned_batch, write_spark_checkpoint
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.storage.objects import Objects
@@ -59,27 +60,54 @@ def read_again(
     """Call ``take`` with each batch that ``stream`` has after the checkpoint ``start``, None for its beginning, up to
     now. Raises what Spark does where a source has that no more.
     """
+    with _folder(checkpoint) as into:
+        _write_start(checkpoint, start, into)
+        _run(stream, into, f"{name}: replay", take, availableNow=True)
+
+
+def read_batch_again(
+    stream: DataFrame,
+    checkpoint: Checkpoint,
+    position: SparkPosition,
+    clock_us: int,
+    name: str,
+    take: Callable[[DataFrame], None],
+) -> None:
+    """Call ``take`` with the one batch of ``stream`` that a recorded ``position`` names, with its lists of files: as
+    Spark does with a batch that it had planned when it died. Raises what Spark does where a source has that no more.
+    """
+    with _folder(checkpoint) as into:
+        own = msgspec.structs.replace(position, query_id=str(uuid.uuid4()))
+        write_planned_batch(into, own, clock_us)
+        _run(stream, into, f"{name}: batch {position.batch_id} again", take, once=True)
+
+
+@contextmanager
+def _folder(checkpoint: Checkpoint) -> Iterator[Objects]:
+    """A folder for Spark's checkpoint of a query, with what sources of offsets alone know: where they began."""
     folder = tempfile.mkdtemp(prefix="tidestate-replay-")
     try:
-        into = Objects(folder)
-        _write_start(checkpoint, start, into)
-        writer = stream.writeStream.foreachBatch(lambda batch, _number: take(batch)).queryName(f"{name}: replay")
-        query = writer.option("checkpointLocation", into.url(SPARK_FOLDER)).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        into, spark_log = Objects(folder), SparkLog(checkpoint.objects)
+        for source in spark_log.sources():
+            for path in () if spark_log.is_of_files(source) else spark_log.own_files(source):
+                into.put(path, read_file(checkpoint.objects, path))
+        yield into
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _run(stream: DataFrame, into: Objects, name: str, take: Callable[[DataFrame], None], **trigger: bool) -> None:
+    """Run a query to its end."""
+    writer = stream.writeStream.foreachBatch(lambda batch, _number: take(batch)).queryName(name)
+    query = writer.option("checkpointLocation", into.url(SPARK_FOLDER)).trigger(**trigger).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
 def _write_start(checkpoint: Checkpoint, start: Manifest | None, into: Objects) -> None:
     """Spark's checkpoint as it was at ``start``, of a query with an id of its own."""
-    spark_log = SparkLog(checkpoint.objects)
-    for source in spark_log.sources():
-        # Where a source of offsets began is known to it alone.
-        for path in () if spark_log.is_of_files(source) else spark_log.own_files(source):
-            into.put(path, read_file(checkpoint.objects, path))
     position = None if start is None else load_files(checkpoint.objects, start.spark)
     if start is None or position is None:
         return
@@ -90,3 +118,15 @@ def _write_start(checkpoint: Checkpoint, start: Manifest | None, into: Objects) 
         return
     renamed: SparkPosition = msgspec.structs.replace(position, query_id=str(uuid.uuid4()))
     write_spark_checkpoint(into, msgspec.structs.replace(start, spark=renamed), read=read)
+
+
+def recorded_positions(checkpoint: Checkpoint, head: Manifest) -> dict[int, SparkPosition]:
+    """What each batch up to ``head`` had read, by its number, with its lists of files. Of collected checkpoints what
+    the index of outputs has.
+    """
+    found: dict[int, SparkPosition] = {}
+    for output in checkpoint.outputs(of=head):
+        position = load_files(checkpoint.objects, output.spark)
+        if position is not None:
+            found.setdefault(position.batch_id, position)  # a reset has that of the batch which it goes back to
+    return found

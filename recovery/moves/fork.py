@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest import (
+    MANIFEST_FORMAT,
+    Head,
+    Manifest,
+    OperatorState,
+    SparkPosition,
+    state_files,
+)
 from tidestate.recovery.log.manifest_file import InvalidManifest, check_root
 from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.moments import CheckpointAt, head_at
@@ -96,7 +103,30 @@ def plan_fork(
     if spark is not None:
         read = files_read(source, was)
         spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), was.id, read)
-    manifest = successor(
+    manifest = _first_manifest(was, marker, spark)
+    state = state_files(manifest)
+    invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
+    size = sum(ref.bytes for ref in state)
+    result = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
+    return Fork(result, tuple(_pins(source, was)), into, files, manifest, marker)
+
+
+def side_copy(source: Checkpoint, was: Manifest, folder: str) -> Checkpoint:
+    """A root in ``folder``, below the root of ``source``, that goes on from its checkpoint ``was``. It has no pin and
+    no Spark checkpoint: it is for a while only, and whoever reads it can bear that its files are collected.
+    """
+    bases = (source.objects.root, *source.objects.bases)
+    into = Objects(f"{source.objects.root.rstrip('/')}/{folder}", bases=bases)
+    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
+    made = Checkpoint(into, marker)
+    made.publish(_first_manifest(was, marker, was.spark))
+    into.create(MARKER, msgspec.json.encode(marker) + b"\n")
+    return made
+
+
+def _first_manifest(was: Manifest, marker: Marker, spark: SparkPosition | None) -> Manifest:
+    """The first manifest of a fork from ``was``."""
+    return successor(
         Head(was, ""),  # the first of its root
         "fence",
         uuid.uuid4().hex,
@@ -108,11 +138,6 @@ def plan_fork(
         delivered=was.delivered.reached("panes", was.id).reached("late", was.id),
         abandoned=(),
     )
-    state = state_files(manifest)
-    invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
-    size = sum(ref.bytes for ref in state)
-    result = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
-    return Fork(result, tuple(_pins(source, was)), into, files, manifest, marker)
 
 
 def execute_fork(planned: Fork) -> Forked:

@@ -103,6 +103,22 @@ def write_spark_checkpoint(
     objects.put(f"{SPARK_FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
 
 
+def write_planned_batch(objects: Objects, position: SparkPosition, clock_us: int) -> None:
+    """Write Spark's checkpoint of a query that has planned the batch of ``position``, with its lists of files, at a
+    processing time, and has not done it: this batch it takes first, whatever its sources have now. As
+    `write_spark_checkpoint` otherwise.
+    """
+    sources = [source for source, end in enumerate(position.end) if log_offset(end) is not None]
+    for source in sources:
+        for name, text in _source_log(_entries(position, source), COMPACTED).items():
+            objects.put(f"{SPARK_FOLDER}/sources/{source}/{name}", text.encode())
+    objects.put(f"{SPARK_FOLDER}/offsets/{position.batch_id}", _offsets(position.end, clock_us))
+    if position.batch_id:
+        objects.put(f"{SPARK_FOLDER}/offsets/{position.batch_id - 1}", _offsets(position.start, clock_us))
+        objects.put(f"{SPARK_FOLDER}/commits/{position.batch_id - 1}", COMMITTED)
+    objects.put(f"{SPARK_FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
+
+
 def keep_others(objects: Objects, others: Mapping[int, Mapping[str, bytes]]) -> None:
     """Put what sources other than file sources have kept in another Spark checkpoint where `finish_checkpoint` finds
     it, by number and name. To be called before the manifest of the move; may be repeated.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -159,6 +160,12 @@ class LocalStorage:
         self._check_own(path)
         with storage_errors(path, writing=True), suppress(IsADirectoryError):
             (self._root / path).unlink(missing_ok=True)
+
+    def clear(self, folder: str) -> None:
+        """Remove a folder with what is in it."""
+        self._check_own(f"{folder}/any")
+        with storage_errors(folder, writing=True), suppress(FileNotFoundError):
+            shutil.rmtree(self._root / folder)
 
     def move(self, folder: str, into: str) -> None:
         """Rename a folder durably; one that does not exist is left out."""

@@ -194,6 +194,12 @@ class Objects:
         """
         self._storage.delete(_below(path))
 
+    def clear(self, folder: str) -> None:
+        """Remove a folder with all that lies in it, hidden files too, and this host's copies; one that is missing is
+        fine. Who died on the way does it again. Raises as `delete`.
+        """
+        self._storage.clear(_below(folder))
+
     def move(self, folder: str, into: str) -> None:
         """All that lies in ``folder``, hidden files too, under a name nobody else uses; nothing there is fine.
 

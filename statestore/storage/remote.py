@@ -174,6 +174,19 @@ class RemoteStorage:
         self._copies.forget(path)
         self._send(path, lambda fs: self._remove(fs, path))
 
+    def clear(self, folder: str) -> None:
+        """Remove what is below, with the empty objects that stand for folders."""
+        full = self._full(folder)
+        try:
+            found = [str(entry) for entry in self._ask(folder, lambda fs: _fresh(fs).find(full))]
+        except NotFoundError:
+            return
+        for entry in found:
+            if entry.endswith("/"):
+                self._send(folder, partial(_delete, key=entry))
+            else:
+                self.delete(f"{folder}/{entry[len(full) + 1 :]}")
+
     def move(self, folder: str, into: str) -> None:
         """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
         full = self._full(folder)

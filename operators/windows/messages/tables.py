@@ -116,6 +116,7 @@ class MessageWindows(GroupTables, ReplayedPlan):
     """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
 
     classifies_late = True
+    not_run_again = ""
 
     known_by: Identity
     identities: MessageTables
@@ -133,8 +134,8 @@ class MessageWindows(GroupTables, ReplayedPlan):
         return list(dict.fromkeys([*super().named_by, *self.known_by.columns]))
 
     @property
-    def replayable(self) -> tuple[str, ...]:
-        return () if self.messages is None or self.not_replayable else (self.messages.name,)
+    def message_tables(self) -> tuple[str, ...]:
+        return () if self.messages is None else (self.messages.name,)
 
     @property
     def not_replayable(self) -> str:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.cti_rows import SETTINGS
 from tests.helpers.join_jobs import SCHEMA as SIDE_SCHEMA
 from tests.helpers.join_jobs import described
 from tests.helpers.join_jobs import table as side_table
@@ -21,7 +22,8 @@ from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, plain, store_config, stream, table
 from tests.helpers.process import LONG
-from tests.twins.join import SIDES, Asked, Window
+from tests.helpers.runs_again import REPLAYING
+from tests.twins.join import SIDES, Asked
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
 from tidestate.operators.local import replay as module
@@ -34,7 +36,6 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 
-REPLAY = Policy(messages="replay")
 KINDS = [name for name in WINDOWS if name != "counted"]
 
 
@@ -72,7 +73,7 @@ def disturbed(
     done, seeks = 0, chance.random() < 0.5
     while done < len(batches):
         done = min(len(batches), done + chance.randint(1, 3))
-        runner = job.standalone(checkpoint=root, policy=REPLAY, store=store, partitions=2)
+        runner = job.standalone(checkpoint=root, policy=REPLAYING, store=store, partitions=2)
         given = batches[:done]
         panes += plain(runner.run(Log(given, schema) if seeks else iter(given)))
         assert all(one.rebuilding is None for one in head_of(root).operators.values())
@@ -85,7 +86,7 @@ def disturbed(
         # A join may count rows twice after a rescale.
         if chance.random() < 0.2 and names != TABLES:
             rescale(root, head_of(root).partitions + 1)
-    runner = job.standalone(checkpoint=root, policy=REPLAY, store=store)
+    runner = job.standalone(checkpoint=root, policy=REPLAYING, store=store)
     panes += plain(runner.run(Log(batches, schema) if seeks else batches))
     return panes
 
@@ -140,7 +141,7 @@ def test_the_newest_position_before_what_is_missing_is_read_from(
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     assert lose(tmp_path)
     source = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source)
     first = source.read[0]
     assert first > 0
     assert source.read == [*range(first, 7), 7]
@@ -161,7 +162,7 @@ def test_checkpoints_that_are_pinned_have_positions_and_without_any_it_is_the_be
         collect(folder, CheckpointRetention(newest=1, grace="0 seconds"))
         lose(root)
         source = Log(BATCHES)
-        windows().standalone(checkpoint=root, policy=REPLAY).run(source)
+        windows().standalone(checkpoint=root, policy=REPLAYING).run(source)
         assert source.read[0] == (2 if kept else 0)
         assert head_of(root).operators["windows"].rebuilding is None
 
@@ -171,7 +172,7 @@ def test_a_source_that_has_nothing_that_old_is_reported_and_the_job_goes_on(
 ) -> None:
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     lose(tmp_path)
-    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAYING)
     job.run(Log(BATCHES, kept=7))
     assert "the source could not be read again from position" in caplog.text
     assert "batch" in caplog.text
@@ -188,29 +189,29 @@ def test_what_a_replay_by_the_job_lacks_the_next_start_looks_for(
 ) -> None:
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
     lose(tmp_path)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:7], kept=7))
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(BATCHES[:7], kept=7))
     assert "the next start with this policy looks for them again" in caplog.text
     source = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source, drain=True)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source, drain=True)
     whole = windows().standalone(checkpoint=tmp_path / "whole").run(BATCHES, drain=True)
     assert head_of(tmp_path).operators["windows"].rebuilding is None
     assert whole.num_rows
     again = Log(BATCHES)
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(again)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(again)
     assert again.read == [], "a drained checkpoint lacks nothing"
 
 
 def test_nothing_is_read_again_where_nothing_is_lost(tmp_path: Path) -> None:
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(Log(BATCHES[:3]))
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(BATCHES[:3]))
     source = Log(BATCHES[:5])
-    windows().standalone(checkpoint=tmp_path, policy=REPLAY).run(source)
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source)
     assert source.read == [3, 4]
 
 
 def test_history_is_no_part_of_the_source(tmp_path: Path) -> None:
     windows().standalone(checkpoint=tmp_path).bootstrap(BATCHES[0])
     lose(tmp_path)
-    job = windows().standalone(checkpoint=tmp_path, policy=REPLAY)
+    job = windows().standalone(checkpoint=tmp_path, policy=REPLAYING)
     job.run(Log(BATCHES[1:3]))
     assert noted(head_of(tmp_path).operators["windows"].rebuilding) is not None
     job.rebuild(BATCHES[0])
@@ -236,32 +237,21 @@ def test_a_position_is_reached(position: Any, goal: Any, there: bool) -> None:
     assert module.reached(position, goal) is there
 
 
-def lifetimes() -> Aggregation:
-    living = ts.stream(event_time="t", lifetime=ts.lifetime("v")).group_by("k")
-    job = living.window(ts.tumbling("6 seconds", of="lifetime")).aggregate(total=agg.sum("at"))
-    return job.messages(identity=("part", "at"), retain=ts.Retention(messages=9))
+def lives() -> Any:
+    """A join of rows that live at one time."""
+    left, right = (
+        ts.stream(
+            event_time="t", offset="off", cti_settings=SETTINGS[0], lifetime=ts.lifetime(shape="point")
+        ).watermark(ts.watermark.ctis())
+        for _ in SIDES
+    )
+    return left.join_lifetimes(right, on="key")
 
 
-def chained() -> Aggregation:
-    first = description(WINDOWS["tumbling"], allowed=0).named("first")
-    both = first.group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.list("n"))
-    return both.messages(identity=("total", "n")).named("last")
-
-
-BY_WINDOW = description(WINDOWS["sliding"]).allowed_lateness("0 seconds", rule="window").retain_windows("90 seconds")
 SIDES_OF_ROWS = {"left": SIDE_SCHEMA, "right": SIDE_SCHEMA}
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "counted": (windows("counted"), SCHEMA, "the numbers of its messages"),
-    "by window": (BY_WINDOW.messages(identity=("part", "at")), SCHEMA, "that another one has stored"),
-    "reads panes": (chained(), SCHEMA, "it reads panes of another operator"),
     "without offsets": (described(Asked(low=0, high=9)), SIDES_OF_ROWS, "identity=True"),
-    "overlap": (described(Asked(window=Window(6, 2), named=True)), SIDES_OF_ROWS, "windows that overlap"),
-    "updates": (described(Asked(low=0, high=9, named=True, updates=(4, 4))), SIDES_OF_ROWS, "update periods"),
-    "own": (
-        described(Asked(own=(Window(6, 6), None), named=True, spans=(None, 20))),
-        SIDES_OF_ROWS,
-        "windows of each side",
-    ),
+    "lives": (lives(), SIDES_OF_ROWS, "nothing but its rows"),
 }
 
 
@@ -269,19 +259,19 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 def test_what_could_not_be_put_back_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     job, schema, why = REFUSED[name]
     with pytest.raises(UsageError, match=r"\[not-replayable\]") as caught:
-        job.standalone(checkpoint=tmp_path, policy=REPLAY).run(Log([], schema))
+        job.standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log([], schema))
     assert why in str(caught.value.context["operators"])
     assert Checkpoint.open(tmp_path).newest() is None, "nothing was written"
-    (refused,) = job.plan(tmp_path / "new", schema=schema, policy=REPLAY).refusals
+    (refused,) = job.plan(tmp_path / "new", schema=schema, policy=REPLAYING).refusals
     assert refused.code == "not-replayable"
 
 
 def test_a_job_without_messages_and_one_by_hand_are_refused(tmp_path: Path) -> None:
     bare = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"\[no-messages\]"):
-        bare.standalone(checkpoint=tmp_path / "bare", policy=REPLAY).run(Log(BATCHES))
+        bare.standalone(checkpoint=tmp_path / "bare", policy=REPLAYING).run(Log(BATCHES))
     made = windows().harness(SCHEMA, folder=tmp_path / "hand")
     with pytest.raises(UsageError, match=r"\[replay-source\]"):
-        made.restart(REPLAY)
+        made.restart(REPLAYING)
     with pytest.raises(UsageError, match=r"\[policy\]"):
         Policy(messages="replay", damaged="reset")

@@ -267,6 +267,14 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(objects: Objects) -> N
     objects.delete("never/was")
 
 
+def test_a_folder_is_cleared_with_all_that_is_in_it(objects: Objects) -> None:
+    for name in ("a/1", "a/b/2", "a/b/.hidden", "a1", "other"):
+        objects.put(name, b"data")
+    objects.clear("a")
+    assert (objects.names(""), objects.exists("a"), objects.exists("a/b/2")) == (["a1", "other"], False, False)
+    objects.clear("a")
+
+
 def test_nothing_is_removed_through_a_link(objects: Objects, tmp_path: Path) -> None:
     other = Objects(tmp_path / "other")
     other.put("a/b/file", b"data")
@@ -274,7 +282,11 @@ def test_nothing_is_removed_through_a_link(objects: Objects, tmp_path: Path) -> 
     (Path(objects.root) / "a").symlink_to(tmp_path / "other" / "a")
     assert [objects.linked(folder) for folder in ("a/b", "a", "own", "")] == [True, True, False, False]
     assert objects.read("a/b/file") == b"data"
-    for remove in (lambda: objects.delete("a/b/file"), lambda: objects.move("a/b", "c")):
+    for remove in (
+        lambda: objects.delete("a/b/file"),
+        lambda: objects.move("a/b", "c"),
+        lambda: objects.clear("a/b"),
+    ):
         with pytest.raises(UsageError) as caught:
             remove()
         assert caught.value.code == "folder-linked"

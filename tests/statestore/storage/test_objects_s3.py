@@ -105,6 +105,15 @@ def test_a_folder_moves_and_what_stands_for_folders_goes(objects: Objects, s3_ro
     assert objects.names("kept") == ["7"]
 
 
+def test_a_folder_is_cleared_and_what_stands_for_folders_goes(objects: Objects, s3_root: str) -> None:  # noqa: F811
+    connection(s3_root).pipe_file(f"{s3_root}/m/", b"")
+    for name in ("m/1", "m/a/2", "m1"):
+        objects.put(name, b"data")
+    objects.clear("m")
+    assert (objects.names(""), objects.names("m")) == (["m1"], [])
+    objects.clear("m")
+
+
 def test_what_is_deleted_is_gone_here_too(objects: Objects, copies: Path) -> None:
     objects.put("a", b"data")
     objects.map("a")
