@@ -38,6 +38,7 @@ from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed, runs_again
+from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
@@ -107,8 +108,10 @@ class Driver(Generic[B, _P]):
         """The manifest of the newest checkpoint."""
         return self.job.head
 
-    def begin(self) -> None:
-        """Take the lease of the root, until `end`; idempotent. A drained job needs none."""
+    def begin(self, *, replays: bool = False) -> None:
+        """Take the lease of the root, until `end`; idempotent. A drained job needs none. With ``replays`` nothing is
+        collected before messages that were lost are back.
+        """
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
@@ -117,7 +120,8 @@ class Driver(Generic[B, _P]):
         if not self.head.drained:
             self._heartbeat.begin()
             # A checkpoint from before a loss is where recorded batches are run again from.
-            if not runs_again(self.job.graph, self.head):
+            lacks = runs_again(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
+            if not lacks:
                 self._upkeep.begin()
 
     def end(self, *, acknowledge: bool = True) -> None:

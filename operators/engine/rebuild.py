@@ -64,7 +64,7 @@ def check_replayed(graph: Graph) -> None:
 def check_replay(graph: Graph, runner: str | None) -> None:
     """Raise `UsageError` where a start with ``Policy(messages="replay")`` could not put back all stored messages:
     ``replay-source`` if the runner has no source that it could read again, ``not-replayable`` for operators whose
-    messages cannot be put back, and as `check_replayed` if none are stored.
+    messages cannot be put back, and ``no-messages`` if none are stored.
     """
     if runner not in (None, "spark", "standalone"):
         raise UsageError(
@@ -82,8 +82,13 @@ def check_replay(graph: Graph, runner: str | None) -> None:
             code="not-replayable",
             operators=refused,
         )
-    if not run_again(graph):
-        check_replayed(graph)
+    if not run_again(graph) and not replayed(graph):
+        raise UsageError(
+            "this job stores no messages that could be lost: start with another policy; windows store messages with "
+            ".messages(retain=…) or for functions of all rows, joins with stream(offset=…) for both sides and "
+            "identity=True",
+            code="no-messages",
+        )
 
 
 def variants_of(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
@@ -146,8 +151,8 @@ def without_lost(
             found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
         if forget:
             found[name] = _given_up(plan, operator, found[name])
-        elif wrong and name in again:
-            log.warning("operator %s continues without these messages, until its input has been run again", name)
+        elif wrong and messages == "replay":
+            log.warning("operator %s waits for these messages, until its input has been read again", name)
         elif wrong:
             log.warning("operator %s continues without these messages; rebuild() puts them back from a replay", name)
     return found

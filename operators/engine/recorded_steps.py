@@ -18,7 +18,13 @@ log = logging.getLogger("tidestate")
 
 
 class NotAsRecordedError(Exception):
-    """Why recorded input cannot be run again, or did not give what was recorded; never seen by users."""
+    """Why recorded input cannot be run again, or did not give what was recorded; never seen by users. ``unread``: the
+    source has some of it no more.
+    """
+
+    def __init__(self, why: str, *, unread: bool = False) -> None:
+        super().__init__(why)
+        self.unread = unread
 
 
 class RecordedStep(NamedTuple):
@@ -53,6 +59,16 @@ class RecordedRun:
     def batches(self) -> list[RecordedStep]:
         """The steps that take a batch."""
         return [step for step in self.steps if step.kind == "batch"]
+
+    def why_not_exact(self, since: int) -> str:
+        """Why this is not known to end as the job, which has lacked messages since checkpoint ``since``, would have
+        without the loss; empty where it is.
+        """
+        if any(step.manifest is None for step in self.batches):
+            return "manifests of its batches were collected, which have their clock"
+        if any(step.until > since for step in self.steps if step.kind in ("batch", "tick")):
+            return "the job has gone on without these messages"
+        return ""
 
 
 def batch_count(manifest: Manifest | None) -> int:

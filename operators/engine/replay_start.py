@@ -45,7 +45,10 @@ def replay_start(checkpoint: Checkpoint, head: Manifest, graph: Graph) -> Manife
     """The newest checkpoint, collected ones but for pinned left out, that had taken nothing of what operators lack at
     ``head``; None where only the beginning of the source will do.
     """
-    missing = {name: _missing(checkpoint, plan, head.operators[name]) for name, plan in rebuilt(graph, head).items()}
+    lacking = rebuilt(graph, head)
+    if any(plan.knows_late for plan in lacking.values()):
+        return None
+    missing = {name: _missing(checkpoint, plan, head.operators[name]) for name, plan in lacking.items()}
     ids = [number for number in checkpoint.stored_ids() if number < head.id and not head.abandons(number)]
     # Those that had taken something follow those that had not: what a checkpoint knows, all later ones know.
     low, high, newest = 0, len(ids), None

@@ -24,7 +24,8 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position, Runner
 from tidestate.operators.engine.job_log import JobLog, Published
-from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedStep, recorded_run
+from tidestate.operators.engine.rebuild import runs_again
+from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedRun, RecordedStep, recorded_run
 from tidestate.operators.engine.tasks import RowsOfPartitions
 from tidestate.operators.engine.transport import Transport
 from tidestate.operators.plan.graph import Graph
@@ -54,6 +55,9 @@ COMPARED = ("watermark_us", "origins", "numbering", "gone_us", "emitted")
 class SideRun(Generic[_B, _P]):
     """Puts back what operators of the ``main`` job lack. ``graph``: the job as it was described, which ``runner``
     runs; ``hook`` is called with moments of the side run, whose names begin with ``side-``.
+
+    Where identities would do as well, it begins only if it is known to end as the job did: the job emits then what it
+    would without a loss, while one whose messages come back by identities emits their windows at once.
     """
 
     def __init__(
@@ -74,21 +78,30 @@ class SideRun(Generic[_B, _P]):
         self._emitted: list[str] = []
         """Hashes of what it has emitted since checkpoint ``_compared``."""
         self._compared = 0
-        self._failed = False
+        self._begun = self._failed = self._unread = False
+        self._by_identities = not runs_again(graph, self._head)
         self.start: Manifest | None = None
         """The checkpoint after which it begins; None for the beginning of the job."""
         self.first = 0
         """The number of the first batch that it needs."""
         with self._reported():
             run = recorded_run(main.job.checkpoint, self._head)
+            if self._by_identities and (why := self._why_not_exact(run)):
+                raise NotAsRecordedError(why)
             self.start, self.first, self._steps = run.start, run.first, list(run.steps)
             self._compared = self.start.id if self.start is not None else 0
             self._begin(run.partitions)
             log.info(
                 "replay: the input is run again from %s, %d batches, then what is missing is put back",
                 "its beginning" if run.start is None else f"checkpoint {run.start.id}",
-                sum(step.kind == "batch" for step in run.steps),
+                len(run.batches),
             )
+            self._begun = True
+
+    def _why_not_exact(self, run: RecordedRun) -> str:
+        if any(plan.input.watermarks.idles for plan in self._graph.plans.values()):
+            return "sources fall idle by a clock that no manifest has"
+        return run.why_not_exact(self._since)
 
     @property
     def next_batch(self) -> RecordedStep | None:
@@ -104,22 +117,31 @@ class SideRun(Generic[_B, _P]):
             self._stepped(step, driver.batch(batch, clock_us, lambda _id: position))
             driver.skip_idle_time(clock_us)
 
-    def fail(self, why: str) -> None:
-        """End it: nothing is put back. The log says ``why``."""
-        if not self._failed:
+    @property
+    def left_to_identities(self) -> bool:
+        """Whether it could not run to its end, and identities say what else to put back."""
+        return self._failed and self._by_identities and (self._unread or not self._begun)
+
+    def fail(self, why: str, *, unread: bool = False) -> None:
+        """End it: nothing is put back. The log says ``why``. ``unread``: the source has a batch no more."""
+        if self._failed:
+            return
+        self._failed, self._unread = True, unread
+        if self.left_to_identities:
+            log.info("replay: messages are put back by their identities, as batches cannot be run again: %s", why)
+        else:
             log.warning(
                 "what is missing cannot be put back by running the input again: %s; the job goes on without it: "
                 "start again with this policy if that has changed, rewind to a checkpoint before the loss, or give "
                 'up on it, Policy(messages="forget")',
                 why,
             )
-        self._failed = True
 
     def finish(self) -> Manifest | None:
         """Compare, and put back what is missing. Returns the checkpoint that has it; None if nothing was put back."""
         rows: RowsOfPartitions = {}
         if (step := self.next_batch) is not None:
-            self.fail(f"the source did not give batch {step.batch} again")
+            self.fail(f"the source did not give batch {step.batch} again", unread=True)
         if not self._failed:
             with self._reported():
                 self._run_until_batch()
@@ -145,7 +167,9 @@ class SideRun(Generic[_B, _P]):
             yield
         except UnavailableError:
             raise
-        except (NotAsRecordedError, TidestateError) as error:
+        except NotAsRecordedError as error:
+            self.fail(str(error), unread=error.unread)
+        except TidestateError as error:
             self.fail(str(error))
 
     def _begin(self, partitions: int) -> None:
@@ -192,7 +216,10 @@ class SideRun(Generic[_B, _P]):
         if step.manifest is not None:
             taken, again = (_taken(one) for one in (step.manifest, made))
             if taken != again:
-                raise NotAsRecordedError(f"checkpoint {step.until} had taken {taken}, and it took {again} again")
+                raise NotAsRecordedError(
+                    f"checkpoint {step.until} had taken {taken}, and it took {again} again",
+                    unread=any(again.get(name, 0) < count for name, count in taken.items()),
+                )
             self._compare_panes(step.until)
 
     def _compare_panes(self, until: int) -> None:

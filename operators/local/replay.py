@@ -26,12 +26,13 @@ messages.
 
 
 class InputReplay:
-    """Puts back what operators lack, from batches that were taken before. ``start``: the checkpoint after which it
-    begins, None for the beginning of the input.
+    """Puts back what operators lack by its identities, from batches that were taken before. ``start``: the checkpoint
+    after which it begins, None for the beginning of the input.
     """
 
     def __init__(self, driver: Driver[Batches, pa.Table]) -> None:
         self._driver = driver
+        self.left_to_identities = False
         self.start: Manifest | None = replay_start(driver.job.checkpoint, driver.head, driver.job.graph)
         position = self.start.input if self.start is not None else None
         self.first = position.batches if position is not None else 0
@@ -77,8 +78,8 @@ class InputReplay:
 
 
 class InputRunAgain:
-    """As `InputReplay`, for messages that only the recorded batches, run again, can put back. ``mark`` gives the hash
-    of a batch, as manifests have it.
+    """As `InputReplay`, by recorded batches that are run again. ``mark`` gives the hash of a batch, as manifests have
+    it.
     """
 
     def __init__(
@@ -107,6 +108,11 @@ class InputRunAgain:
             else:
                 self._run.take([streams], Position(input=made or InputPosition(number + 1, "")))
         yield from ()
+
+    @property
+    def left_to_identities(self) -> bool:
+        """Whether it could not run to its end, and `InputReplay` is to put back what it can."""
+        return self._run.left_to_identities
 
     def finish(self) -> Iterator[pa.Table]:
         """Put back what is missing, if the side run came to the state of the job. Yields no panes."""

@@ -160,6 +160,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         replay = self._replay(driver)
         if replay is not None:
             yield from self._read_again(driver, replay, source)
+            if replay.left_to_identities:
+                yield from self._read_again(driver, InputReplay(driver), source)
         for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
@@ -171,11 +173,11 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         graph, head = driver.job.graph, driver.head
         if self._policy.messages != "replay" or head.drained:
             return None
-        if runs_again(graph, head):
+        if runs_again(graph, head) or rebuilt(graph, head):
             described = expect(self._described, "a job that runs was described")
             self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph))
-        elif rebuilt(graph, head):
-            self._replaying = InputReplay(driver)
+            if self._replaying.left_to_identities:
+                self._replaying = InputReplay(driver)
         return self._replaying
 
     def _read_again(
@@ -300,7 +302,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 policy=self._policy,
             )
             self._driver = Driver(job, InProcess(), self._sinks, retain=self._retain, metrics=self._metrics)
-        self._driver.begin()
+        self._driver.begin(replays=self._policy.messages == "replay")
         self._driver.deliver()
         return self._driver
 

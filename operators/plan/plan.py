@@ -523,6 +523,11 @@ class ReplayedPlan(Plan):
         """By the table that has the identities of messages: the tables with those of them that are not missing."""
 
     @property
+    def knows_late(self) -> bool:
+        """Whether a row may have been taken whose identity is not known yet, as it is held."""
+        return self.in_order
+
+    @property
     def may_stand(self) -> bool:
         """Whether panes are withheld while messages are missing."""
         return False

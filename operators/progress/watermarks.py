@@ -146,10 +146,14 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.generator.by_clock
 
     @property
+    def idles(self) -> bool:
+        """Whether sources fall idle."""
+        return self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
+
+    @property
     def clocked(self) -> bool:
         """Whether time alone may move it: it follows the clock, or sources fall idle, or wait for each other."""
-        timed = self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
-        return self.by_clock or timed or self.generator.waits
+        return self.by_clock or self.idles or self.generator.waits
 
     @property
     def quiet_us(self) -> int | None:

@@ -178,15 +178,16 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
         Blocks while the sink refuses.
         """
-        self._driver.begin()
+        self._driver.begin(replays=side_run is not None)
         try:
             with self._driver.lock:
                 self._driver.deliver()
                 self._job.check_open()
-            if side_run is not None and runs_again(self._job.graph, self._job.head):
-                self._run_again(stream, side_run)
-            elif side_run is not None and rebuilt(self._job.graph, self._job.head):
-                self._replay(stream)
+            graph, head = self._job.graph, self._job.head
+            if side_run is not None and (runs_again(graph, head) or rebuilt(graph, head)):
+                if self._run_again(stream, side_run):
+                    self._replay(stream)
+                self._driver.begin()
             objects = self._job.checkpoint.objects
             name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
             writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
@@ -395,9 +396,10 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     def _run_again(
         self, stream: DataFrame, begun: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]]
-    ) -> None:
+    ) -> bool:
         """Put back what was lost, by running recorded batches again, each in a query of its own. Where a source has
-        one no more, the job goes on without. Raises what a checkpoint does that cannot be made.
+        one no more, the job goes on without. Returns whether identities are to put back what they can. Raises what a
+        checkpoint does that cannot be made.
         """
         job, run = self._job, begun(self._driver)
         try:
@@ -405,13 +407,14 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             while (step := run.next_batch) is not None:
                 position = positions.get(step.batch)
                 if position is None:
-                    run.fail(f"no manifest says what batch {step.batch} has read")
+                    run.fail(f"no manifest says what batch {step.batch} has read", unread=True)
                 else:
                     self._run_batch_again(stream, run, position, step.clock_us or 0)
             with self._driver.lock:
                 run.finish()
         finally:
             run.close()
+        return run.left_to_identities
 
     def _run_batch_again(
         self, stream: DataFrame, run: SideRun[SparkRows, DataFrame], position: SparkPosition, clock_us: int
@@ -441,9 +444,9 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             if failures and not is_of_spark(why):
                 raise why from None
             text = " ".join(str(why).splitlines()[:2])  # what follows is Java's stack
-            run.fail(f"the source could not be read again ({type(why).__name__}: {text})")
+            run.fail(f"the source could not be read again ({type(why).__name__}: {text})", unread=True)
         if run.next_batch is left and left is not None:
-            run.fail(f"Spark did not give batch {position.batch_id} again")
+            run.fail(f"Spark did not give batch {position.batch_id} again", unread=True)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. An error ends the query, and `awaitTermination` raises it."""

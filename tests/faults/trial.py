@@ -21,6 +21,7 @@ from tests.faults.places import IMAGES, NOTHING, PLACES, Durable, Image, Place
 from tests.faults.scenarios import SCENARIOS, SIMILAR, Scenario
 from tests.faults.world import STORES, World
 from tests.helpers.process import SCRATCH
+from tidestate.statestore.storage import write_behind
 from tidestate.statestore.testing.calls import Call
 from tidestate.statestore.testing.faults import When
 
@@ -254,6 +255,7 @@ def _without_threads() -> Iterator[None]:
     """A process that does not die does the same with threads, and takes a third longer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(concurrent.futures, "ThreadPoolExecutor", _AtOnce)
+        patch.setattr(write_behind, "_writers", _AtOnce)
         yield
 
 

@@ -114,17 +114,17 @@ def job(driver: Driver, tmp_path: Path) -> Path:
 def test_the_topic_is_read_again(driver: Driver, job: Path) -> None:
     made, whole, logged = job / "made", job / "whole", driver.log.stat().st_size
     spark_files = {path: path.read_bytes() for path in (made / "spark").rglob("*") if path.is_file()}
-    driver.tell("start", str(made), f"after-manifest:{head_of(made).id + 2}", {"policy": "replay"})
+    driver.tell("start", str(made), f"before-manifest:{head_of(made).id + 2}", {"policy": "replay"})
     driver.heard("paused")
     assert all(path.read_bytes() == data for path, data in spark_files.items()), "the job's own query is as it was"
     driver.kill()
     driver.ask("use", (job / "topic").read_text(), until="used")
-    assert head_of(made).kind == "feed", "it was killed in the middle"
+    assert head_of(made).kind == "fence", "it was killed in the middle"
     assert noted(head_of(made).operators["lists"].rebuilding) is not None
     run(driver, made, policy="replay")
     run(driver, whole)
     log = driver.log.read_text()[logged:]
-    assert log.count("replay: the stream is read again from checkpoint ") == 2
+    assert log.count("replay: the input is run again from ") == 2
     assert "all messages are back" in log
     is_the_same(made, whole)
     assert noted(head_of(made).operators["lists"].rebuilding) is None

@@ -254,3 +254,7 @@ class Later:
         if self._error is not None:
             raise self._error
         return self._result
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        self.do()
+        return self._error

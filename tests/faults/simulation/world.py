@@ -31,7 +31,7 @@ from tidestate.operators.local import standalone
 from tidestate.recovery.log import lease
 from tidestate.recovery.retention import upkeep
 from tidestate.recovery.start import heartbeat
-from tidestate.statestore.storage import remote
+from tidestate.statestore.storage import remote, write_behind
 from tidestate.statestore.stores import opening, restore_monitor
 
 _MONOTONIC = time.monotonic
@@ -154,6 +154,7 @@ class World:
         yield heartbeat, "threading", threads
         yield upkeep, "threading", threads
         yield concurrent.futures, "ThreadPoolExecutor", self._pool
+        yield write_behind, "_writers", self._pool
         yield lease, "_own", lambda _pid: lease.Process(self.process.name, 1)
         yield opening, "_memory", _PerProcess(self)
         yield remote, "_probed", _Everything()

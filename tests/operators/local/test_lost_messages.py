@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -20,10 +22,10 @@ from tests.helpers.join_jobs import table as side_table
 from tests.helpers.lost_joins import TABLES, drawn
 from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose, noted
-from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, plain, store_config, stream, table
+from tests.helpers.operator_messages import SCHEMA, SECOND, WINDOWS, description, plain, store_config, stream, table
 from tests.helpers.process import LONG
 from tests.helpers.runs_again import REPLAYING
-from tests.twins.join import SIDES, Asked
+from tests.twins.join import SIDES, Asked, Row
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
 from tidestate.operators.local import replay as module
@@ -134,14 +136,24 @@ def windows(name: str = "tumbling") -> Aggregation:
     return description(WINDOWS[name], "retracting", allowed=6).messages(identity=("part", "at"))
 
 
+def collect_one(root: Path) -> None:
+    """Collect the checkpoint before the newest one, so that the clock of its batch is not known any more."""
+    folder = Checkpoint.open(root)
+    for number in folder.present_ids()[:-2]:
+        pin(folder, number)
+    collect(folder, CheckpointRetention(newest=1, grace="0 seconds"))
+
+
 def test_the_newest_position_before_what_is_missing_is_read_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tidestate")
     windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
+    collect_one(tmp_path)
     assert lose(tmp_path)
     source = Log(BATCHES)
     windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(source)
+    assert "batches cannot be run again: manifests of its batches were collected" in caplog.text
     first = source.read[0]
     assert first > 0
     assert source.read == [*range(first, 7), 7]
@@ -199,6 +211,70 @@ def test_what_a_replay_by_the_job_lacks_the_next_start_looks_for(
     again = Log(BATCHES)
     windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(again)
     assert again.read == [], "a drained checkpoint lacks nothing"
+
+
+def table_of(*rows: tuple[int, int]) -> pa.Table:
+    """Messages of one origin and key: at which second, and their value, which is their offset, too."""
+    values = [value for _, value in rows]
+    times = pa.array([second * SECOND for second, _ in rows]).cast(SCHEMA.field("t").type)
+    return pa.table({"part": ["x"] * len(rows), "at": values, "t": times, "k": ["a"] * len(rows), "v": values}).cast(
+        SCHEMA
+    )
+
+
+def lists(window: Any, **setting: Any) -> Aggregation:
+    """What windows of one origin have, which is known by its offsets."""
+    counted = ts.stream(event_time="t").group_by("k").window(window).aggregate(n=agg.count(), l=agg.list("v"))
+    return counted.allowed_lateness("0 seconds").trigger(**setting).messages(identity=("part", "at"))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        # Its first messages are too late to come again, so their identities are gone.
+        lists(ts.sessions("7 seconds")),
+        # Messages that no pane has had yet.
+        lists(ts.tumbling("1 minute"), early=ts.trigger.after_count(3)),
+        lists(ts.global_window(), early=ts.trigger.after_count(4)),
+    ],
+    ids=["long session", "not shown", "never ends"],
+)
+def test_a_job_is_what_it_would_have_been_where_identities_say_less(tmp_path: Path, job: Aggregation) -> None:
+    batches = [table_of((5 * number, number)) for number in range(8)]
+    wanted = plain(job.standalone(checkpoint=tmp_path / "whole").run(batches, drain=True))
+    root = tmp_path / "root"
+    found = plain(job.standalone(checkpoint=root).run(batches[:6]))
+    assert lose(root)
+    found += plain(job.standalone(checkpoint=root, policy=REPLAYING).run(batches, drain=True))
+    assert found == wanted
+
+
+def test_a_source_with_other_values_puts_nothing_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    windows().standalone(checkpoint=tmp_path).run(Log(BATCHES[:7]))
+    assert lose(tmp_path)
+    column = BATCHES[6].schema.get_field_index("v")
+    other = BATCHES[6].set_column(column, "v", pc.add(BATCHES[6]["v"], 50))
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log([*BATCHES[:6], other]))
+    assert "batch 6 of the source differs" in caplog.text
+    assert head_of(tmp_path).operators["windows"].rebuilding is not None
+    windows().standalone(checkpoint=tmp_path, policy=REPLAYING).run(Log(BATCHES[:7]))
+    assert head_of(tmp_path).operators["windows"].rebuilding is None
+
+
+@pytest.mark.parametrize("collected", [False, True])
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_rows_that_were_held_come_back(tmp_path: Path, how: Any, collected: bool) -> None:
+    """A checkpoint has a row that is held, and does not know it yet."""
+    asked = Asked(how=how, low=-20, high=20, late=20, delays=(5, 5), in_order=True, named=True)
+    job, root = described(asked), tmp_path
+    batches = [{side: side_table([Row(side, "a", at, at, at)]) for side in SIDES} for at in (10, 17, 24, 31)]
+    wanted = plain(job.standalone(checkpoint=root / "whole").run(batches, drain=True))
+    found = plain(job.standalone(checkpoint=root / "made").run(batches[:2]))
+    if collected:
+        collect_one(root / "made")
+    assert lose(root / "made", tables=TABLES)
+    found += plain(job.standalone(checkpoint=root / "made", policy=REPLAYING).run(batches, drain=True))
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
 
 
 def test_nothing_is_read_again_where_nothing_is_lost(tmp_path: Path) -> None:
