@@ -147,7 +147,7 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def idles(self) -> bool:
-        """Whether sources fall idle."""
+        """Whether sources fall idle, which goes by the clock of each start."""
         return self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
 
     @property
