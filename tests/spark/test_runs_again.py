@@ -16,6 +16,7 @@ from tests.helpers.lost_joins import TABLES
 from tests.helpers.lost_joins import stream as rows_of_sides
 from tests.helpers.lost_messages import lose
 from tests.helpers.operator_messages import plain, stream, table
+from tests.helpers.process import longer
 from tests.helpers.runs_again import REPLAYING, head_of, state_of, windows
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
@@ -80,7 +81,7 @@ def test_counted_windows_run_their_files_again(
     assert not list(root.glob("side-run/*"))
 
 
-@pytest.mark.parametrize("updates", [None, 2])
+@pytest.mark.parametrize("updates", [*longer(None), 2])
 def test_a_join_in_hopping_windows_runs_both_sides_again(
     spark: SparkSession, tmp_path: Path, updates: int | None
 ) -> None:

@@ -103,7 +103,7 @@ def test_windows_are_those_of_a_job_that_lost_nothing(
     # Identities expire before a long session.
     job = description(WINDOWS[name], "retracting", "k", 200 if name == "session" else 20)
     job = job.messages(identity=("part", "at"))
-    batches = [table(batch) for batch in stream(seed, batches=8, size=7)]
+    batches = [table(batch) for batch in stream(seed, batches=8 if LONG else 5, size=7)]
     wanted = plain(job.standalone(checkpoint=folder / "whole", partitions=2).run(batches))
     monkeypatch.setattr(module, "PIECE_BYTES", chance.choice([1, 1000, 10**9]))
     config = store_config(store, folder / "cache")

@@ -110,16 +110,18 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     wanted = sorted(whole(tmp_path / "whole"), key=repr)
     lost(tmp_path / "lost")
     state, before = state_of(tmp_path / "whole"), head_of(tmp_path / "lost").id
-    for death in count(1):
+    for death in count(1, 1 if LONG else 3):
         root = shutil.copytree(tmp_path / "lost", tmp_path / str(death))
         assert forked("tests.children.runs_again", root, death) == -signal.SIGKILL
         head = head_of(root)
-        assert head.id in (before + 1, before + 2)
-        assert lacks(root) == (head.id == before + 1)
+        # With each moment in turn the first one after the put back is seen; with every third it may be a later batch's.
+        is_back = head.id > before + 1
+        assert head.id in (before + 1, before + 2) or not LONG
+        assert lacks(root) != is_back
         went_on(root)
         assert (state_of(root), emitted(root)) == (state, wanted)
         assert not list(root.glob("side-run/*"))
-        if head.id == before + 2:
+        if is_back:
             break
     assert death > 2 * LOST_AFTER, "at each manifest of the side run, and between the two roots"
 
@@ -141,7 +143,7 @@ def test_a_source_that_gives_other_rows_puts_nothing_back(
     lost(tmp_path / "root")
     if collected:
         collect(Checkpoint.open(tmp_path / "root"), CheckpointRetention(newest=1, grace="0 seconds"))
-    for seeks in (False, True):
+    for seeks in (False, True) if LONG else (collected,):
         root = shutil.copytree(tmp_path / "root", tmp_path / str(seeks))
         runner = GIVEN.job.standalone(checkpoint=root, policy=REPLAYING)
         some = changed(GIVEN.batches[:LOST_AFTER], 1)
