@@ -114,7 +114,7 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         root = shutil.copytree(tmp_path / "lost", tmp_path / str(death))
         assert forked("tests.children.runs_again", root, death) == -signal.SIGKILL
         head = head_of(root)
-        # With each moment in turn the first after the put back is seen; with every third perhaps one of a later batch.
+        # With each moment in turn it is the first after the put back; with every third maybe one of a later batch.
         is_back = head.id > before + 1
         assert head.id in (before + 1, before + 2) or not LONG
         assert lacks(root) != is_back
