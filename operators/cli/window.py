@@ -90,8 +90,7 @@ def edit_window(
     from tidestate.recovery.cli.plans import print_plan
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    if action is not WindowAction.put and (events is not None or value or offsets):
-        raise UsageError("only put takes --events, --value and --offsets", code="window-value")
+    content = _content(action, events, value, offsets)
     with in_options(**WINDOW_OPTIONS):
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
@@ -101,12 +100,20 @@ def edit_window(
             if action is WindowAction.get:
                 _print_row(asked, window, keys, side, as_json)
                 return
-            content = events, value, offsets
             plan = _plan(
                 checkpoint, action, content, asked, operator=operator, window=window, key=keys, side=side, force=force
             )
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
+
+
+def _content(
+    action: WindowAction, events: int | None, values: list[str] | None, offsets: list[str] | None
+) -> tuple[int | None, list[str] | None, list[str] | None]:
+    """What is to be put, as the command has it."""
+    if action is not WindowAction.put and (events is not None or values or offsets):
+        raise UsageError("only put takes --events, --value and --offsets", code="window-value")
+    return events, values, offsets
 
 
 def _check_side(asked: Query, side: str | None) -> None:

@@ -121,15 +121,15 @@ def without_lost(
     messages: Literal["rebuild", "replay", "forget"] = "rebuild",
 ) -> dict[str, OperatorState]:
     """The operators as they go on from this checkpoint if files of their messages are damaged or gone: without any
-    messages in the state partitions that name one of these. Every byte of the messages is read. By ``"replay"`` those
-    too that only `run_again` puts back. By ``"forget"`` these
-    and all that were lost before are given up. Raises `CorruptionError` (``lost-again``) for a join that had lost
-    some before, and not all of them are back.
+    messages in the state partitions that name one of these. Every byte of the messages is read. With ``"replay"``
+    also those that only the input, run again, puts back; with ``"forget"`` these and all that were lost before are
+    given up. Raises `CorruptionError` (``lost-again``) for a join that had lost some before, and not all of them are
+    back.
     """
-    found, forget = dict(operators), messages == "forget"
+    after, forget = dict(operators), messages == "forget"
     again = run_again(graph)
     for name, plan in again.items() if forget else ():
-        found[name] = _given_up(plan, operators[name], operators[name])
+        after[name] = _given_up(plan, operators[name], operators[name])
     for name, plan in (replayed(graph) | (again if messages == "replay" else {})).items():
         operator, tables = operators[name], plan.message_tables
         wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
@@ -147,15 +147,16 @@ def without_lost(
             rows = sum(_rows(one, tables) for one in operator.states) - sum(_rows(one, tables) for one in states)
             lost = Rebuilding(checkpoint_id, mark_us=operator.watermark_us, rows=rows)
             if name in again and (before := operator.rebuilding) is not None:
+                # What was emitted since the first loss decides whether rows may be put back.
                 lost = msgspec.structs.replace(before, rows=before.rows + rows)
-            found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
+            after[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
         if forget:
-            found[name] = _given_up(plan, operator, found[name])
+            after[name] = _given_up(plan, operator, after[name])
         elif wrong and messages == "replay":
             log.warning("operator %s waits for these messages, until its input has been read again", name)
         elif wrong:
             log.warning("operator %s continues without these messages; rebuild() puts them back from a replay", name)
-    return found
+    return after
 
 
 def _may_not_lose(plan: ReplayedPlan, operator: OperatorState) -> bool:

@@ -85,7 +85,8 @@ def recorded_run(checkpoint: Checkpoint, head: Manifest) -> RecordedRun:
     up to ``head``; from the beginning where there is none. Raises `NotAsRecordedError` where something in between
     cannot be done again.
     """
-    later, whole = [(without_state(head), head.partitions)], _WholeFiles(checkpoint)
+    # From the newest to the oldest, each with the number of its state partitions, which go with its state.
+    checkpoints, whole = [(without_state(head), head.partitions)], _WholeFiles(checkpoint)
     start: Manifest | None = None
     for number in reversed(checkpoint.stored_ids()):
         if number >= head.id or head.abandons(number):
@@ -99,9 +100,9 @@ def recorded_run(checkpoint: Checkpoint, head: Manifest) -> RecordedRun:
             start = manifest
             break
         _check_again(manifest, head)
-        later.append((without_state(manifest), manifest.partitions))
-    partitions = later[-1][1] if start is None else start.partitions
-    steps = tuple(_steps(start, reversed(later)))
+        checkpoints.append((without_state(manifest), manifest.partitions))
+    partitions = checkpoints[-1][1] if start is None else start.partitions
+    steps = tuple(_steps(start, reversed(checkpoints)))
     return RecordedRun(start, partitions, steps)
 
 

@@ -113,6 +113,7 @@ class SideRun(Generic[_B, _P]):
         with self._reported():
             self._run_until_batch()
             step, driver = self._steps.pop(0), expect(self._driver, "a side run has begun")
+            # Where a manifest was collected, time stands still: no clock is right, and panes show what it changes.
             clock_us = driver.head.processing_us or 0 if step.clock_us is None else step.clock_us
             self._stepped(step, driver.batch(batch, clock_us, lambda _id: position))
             driver.skip_idle_time(clock_us)
@@ -130,11 +131,13 @@ class SideRun(Generic[_B, _P]):
         if self.left_to_identities:
             log.info("replay: messages are put back by their identities, as batches cannot be run again: %s", why)
         else:
+            # Identities are not asked here by themselves: they would believe rows that were not those of then.
             log.warning(
                 "what is missing cannot be put back by running the input again: %s; the job goes on without it: "
-                "start again with this policy if that has changed, rewind to a checkpoint before the loss, or give "
+                "start again with this policy if that has changed, %srewind to a checkpoint before the loss, or give "
                 'up on it, Policy(messages="forget")',
                 why,
+                "give a replay that you trust to rebuild(…), " if self._by_identities else "",
             )
 
     def finish(self) -> Manifest | None:
@@ -176,10 +179,10 @@ class SideRun(Generic[_B, _P]):
         source = self._main.job.checkpoint
         source.objects.clear(SIDE_RUN)
         if self.start is not None:
-            made = side_copy(source, self.start, self._folder)
+            checkpoint = side_copy(source, self.start, self._folder)
         else:
-            made = Checkpoint.open_or_create(f"{source.objects.root.rstrip('/')}/{self._folder}")
-        self._continue(made, partitions)
+            checkpoint = Checkpoint.open_or_create(f"{source.objects.root.rstrip('/')}/{self._folder}")
+        self._continue(checkpoint, partitions)
 
     def _continue(self, checkpoint: Checkpoint, partitions: int) -> None:
         """Start the job of the side run, again."""
@@ -214,11 +217,11 @@ class SideRun(Generic[_B, _P]):
         if made.panes:
             self._emitted.append(_panes_hash(expect(self._driver, "a side run has begun"), made.panes))
         if step.manifest is not None:
-            taken, again = (_taken(one) for one in (step.manifest, made))
-            if taken != again:
+            counts, counts_again = _taken(step.manifest), _taken(made)
+            if counts != counts_again:
                 raise NotAsRecordedError(
-                    f"checkpoint {step.until} had taken {taken}, and it took {again} again",
-                    unread=any(again.get(name, 0) < count for name, count in taken.items()),
+                    f"checkpoint {step.until} had taken {counts}, and it took {counts_again} again",
+                    unread=any(counts_again.get(name, 0) < count for name, count in counts.items()),
                 )
             self._compare_panes(step.until)
 
@@ -263,28 +266,28 @@ class SideRun(Generic[_B, _P]):
         self, name: str, number: int, operator: OperatorState, again: OperatorState
     ) -> dict[str, pa.Table]:
         """What a state partition lacks, by table."""
-        driver = expect(self._driver, "a side run has begun")
-        found = {}
+        side = expect(self._driver, "a side run has begun")
+        missing = {}
         with ExitStack() as stack:
-            views = [
+            view, view_again = (
                 stack.enter_context(
-                    open_store(Parquet(), one.job.checkpoint.objects, "", state.tables, state.states[number])
+                    open_store(Parquet(), driver.job.checkpoint.objects, "", state.tables, state.states[number])
                 )
-                for one, state in ((self._main, operator), (driver, again))
-            ]
+                for driver, state in ((self._main, operator), (side, again))
+            )
             for spec in operator.tables:
-                rows, made = (_all_rows(view, spec) for view in views)
-                is_lost = spec.name in self._lost.get(name, ())
-                if is_lost:
-                    there = np.asarray(views[0][spec.name].lookup(made.select(spec.key_names)).found, bool)
-                    found[spec.name] = made.filter(pa.array(~there))
-                    made = made.filter(pa.array(there))
-                if hash_tables({spec.name: rows}) != hash_tables({spec.name: made}):
+                rows, rows_again = _all_rows(view, spec), _all_rows(view_again, spec)
+                if spec.name in self._lost.get(name, ()):
+                    # Rows that are still there are compared as those of other tables are.
+                    is_there = np.asarray(view[spec.name].lookup(rows_again.select(spec.key_names)).found, bool)
+                    missing[spec.name] = rows_again.filter(pa.array(~is_there))
+                    rows_again = rows_again.filter(pa.array(is_there))
+                if hash_tables({spec.name: rows}) != hash_tables({spec.name: rows_again}):
                     raise NotAsRecordedError(
                         f"operator {name} came to another state: table {spec.name} of state partition {number}, "
-                        f"{rows.num_rows} rows, {made.num_rows} when it was run again"
+                        f"{rows.num_rows} rows, {rows_again.num_rows} when it was run again"
                     )
-        return found
+        return missing
 
 
 def _taken(manifest: Manifest) -> dict[str, int]:
@@ -297,8 +300,11 @@ def _panes_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...]) -> str:
     again. Lists and the like stay in the order of rows that are equal otherwise.
     """
     panes = read_rows(driver.job.checkpoint, files, delivered_schema(driver.job.plan))
-    columns = [one.cast(one.type.value_type) if pt.is_dictionary(one.type) else one for one in panes.columns]
-    keys = [one for one in columns if not pt.is_nested(one.type) and not pt.is_null(one.type)]
+    columns = [
+        column.cast(column.type.value_type) if pt.is_dictionary(column.type) else column for column in panes.columns
+    ]
+    # Lists and structs have no order in Arrow.
+    keys = [column for column in columns if not pt.is_nested(column.type) and not pt.is_null(column.type)]
     names = [str(number) for number in range(len(keys))]
     if names:
         by_all = [(name, "ascending") for name in names]
@@ -315,7 +321,7 @@ class _NoLog(JobLog):
     """Of a job whose checkpoints the job in the main root has logged before."""
 
     def published(self, checkpoint: Published, *facts: object) -> None:
-        """Log nothing."""
+        """Log nothing of a checkpoint that nobody reads."""
 
     def end(self) -> None:
-        """Log nothing."""
+        """Log no totals: the job in the main root has them."""

@@ -24,7 +24,7 @@ BEHIND_BYTES = 32 << 20
 
 @cache
 def _writers() -> ThreadPoolExecutor:
-    """The threads that write. They stay: to start some anew takes a fifth of the time of a small checkpoint."""
+    """The threads that write. They stay: to start some anew takes a part of the time of a small checkpoint."""
     from concurrent.futures import ThreadPoolExecutor  # takes a while to import
 
     return ThreadPoolExecutor(WRITES_AT_ONCE, "tidestate-writes")
