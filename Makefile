@@ -96,7 +96,7 @@ $(VENV)/bin/python:
 
 # It installs in a third of the time that pip takes.
 $(VENV)/bin/uv: $(VENV)/bin/python
-	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check 'uv>=0.5'
+	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check 'uv>=0.9'
 
 # pip knows indexes and certificates from settings of its own that uv does not read.
 $(VENV)/installed-%: $(VENV)/bin/uv pyproject.toml

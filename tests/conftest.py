@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,10 @@ PROVED_ELSEWHERE = (
 )
 
 
+LONG_FORM = frozenset(Path(__file__).with_name("long_form.txt").read_text().splitlines())
+"""Ids of tests whose every branch of the product several others take: ``python -m tools.bounded_form`` finds them."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so. What is
     marked as of the long form is skipped in others: a cheaper test holds its promise in every run.
@@ -172,7 +176,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("long")
         if SPILLED in item.nodeid and item.name not in ALSO_SPILLED:
             item.add_marker("long")
-        if item.nodeid.endswith(PROVED_ELSEWHERE) or not _has_turn(item):
+        if item.nodeid in LONG_FORM or item.nodeid.endswith(PROVED_ELSEWHERE) or not _has_turn(item):
             item.add_marker("long")
         if not (LONG or WIDE) and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))
@@ -215,10 +219,18 @@ def _has_turn(item: pytest.Item) -> bool:
     return place % 4 in TURNS[store]
 
 
-def pytest_collection_finish() -> None:
-    """What has been imported and collected until here stays: no collection of garbage need look through it."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: to look through it for garbage, again and again, takes a fifth of the
+    time of a collection. No later search for garbage need look through it either.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after servers and sessions have ended

@@ -77,8 +77,8 @@ BY_HAND = [
 """The last trade, of 09:01:30, has completed the minute of 09:00 and is in the next one."""
 
 
-ON_SPARK = ("joined_again", "interval_ctis")
-"""On Spark in every run."""
+ON_SPARK = ("interval_ctis",)
+"""On Spark in every run; operators behind a join: `tests/spark/test_chains.py`."""
 IN_TUTORIALS = ("click_sessions", "join_and_daily_totals", "orders_into_delta")
 """Run by `tests/examples/test_start_pages.py`, with the pages that quote them."""
 

@@ -94,13 +94,8 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
 }
 
 
-BOUNDED = [
-    "global, composite",
-    "offsets, a pane at each third",
-    "rolling, retracting",
-    "sliding, by the current window",
-]
-"""In CI one of each runner, and windows that follow from events, with the sessions below and the deduplication of
+BOUNDED = ["rolling, retracting", "sliding, by the current window"]
+"""In CI windows that follow from events and from their times, with the sessions below and the deduplication of
 `tests.spark.test_chains`; Spark runs in a partition what the standalone runner runs, and that has them all.
 """
 

@@ -47,6 +47,7 @@ def test_panes_and_ledger_equal_the_standalone_runner(
     assert reasons == {"very_late", "null_key", "null_event_time"}
 
 
+@pytest.mark.long  # in every run: operators/windows/test_each_element.py
 def test_panes_of_elements_by_arrival_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
     """Of sessions, which elements merge, and without an order of offsets: a file is a batch."""
     tables = sample(2, 60, seed=5)

@@ -61,7 +61,7 @@ JOINS: dict[str, tuple[OperatorStream, StoreConfig]] = {
 }
 
 
-@pytest.mark.parametrize("name", some(JOINS, 2))
+@pytest.mark.parametrize("name", some(JOINS, 1))
 def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOINS[name]
     lefts, rights = sample(2, 40, seed=1), sample(2, 40, seed=2)

@@ -240,6 +240,7 @@ def test_a_stream_that_cannot_be_read_again_is_refused(spark: SparkSession, tmp_
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.long  # in every run: operators/local/test_lost_messages.py
 def test_files_that_are_gone_are_reported_and_the_job_goes_on(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,7 @@ from tests.helpers.operator_messages import (
     store_config,
     table,
 )
-from tests.helpers.process import LONG, examples, in_turn
+from tests.helpers.process import LONG, each_third, examples, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators import WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -134,7 +134,7 @@ def job_of(kind: str, *, early: bool, gap: int = GAP, delay: int = DELAY) -> Agg
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(sorted(LAYOUTS)), early=st.booleans())
 def test_windows_edited_by_hand_are_those_of_a_dictionary(seed: int, kind: str, early: bool) -> None:
     chance, at, base, removed = random.Random(seed), 0, 0, set[Message]()
@@ -290,7 +290,7 @@ def test_what_is_put_into_a_session_is_found_by_events_before_its_end(tmp_path: 
     assert (pane["n"], pane["total"], seconds(pane["window_start"])) == (4, 107, 2)
 
 
-@pytest.mark.parametrize(("kind", "partitions"), in_turn(sorted(LAYOUTS), [3, 1]))
+@pytest.mark.parametrize(("kind", "partitions"), each_third(in_turn(sorted(LAYOUTS), [3, 1])))
 def test_a_flush_of_edits_alone_fires_nothing_and_what_is_due_fires_once(
     tmp_path: Path, kind: str, partitions: int
 ) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import tidestate as ts
 from tests.helpers.operator_messages import SECOND, Message, description, operator, table
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import ConflictError, FencedError, NotFoundError, Root, UsageError, agg
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -104,7 +104,7 @@ def test_a_window_is_put_by_a_checkpoint_of_its_own_and_the_job_goes_on_from_it(
         plan.execute()
 
 
-@pytest.mark.parametrize(("kind", "store"), in_turn(EDITED, [Memory, Parquet, RocksDB]))
+@pytest.mark.parametrize(("kind", "store"), few(in_turn(EDITED, [Memory, Parquet, RocksDB]), 0, 4, 8))
 def test_edits_of_a_root_are_those_of_a_dictionary(tmp_path: Path, kind: str, store: Any) -> None:
     """Each window that has fired is put or deleted; the windows, and what late events add to them, are as if so."""
     chance, root = random.Random(f"{kind}{store.__name__}"), tmp_path / "root"

@@ -189,7 +189,7 @@ BATCHES = st.lists(st.lists(EVENTS, max_size=8), max_size=8)
 
 @patient
 @pytest.mark.parametrize(("name", "mode"), in_turn(STORES, MODES))
-@run_settings(max_examples=run_settings.default.max_examples if LONG else 4)
+@run_settings(max_examples=run_settings.default.max_examples if LONG else 2)
 @given(
     setting=settings(),
     batches=BATCHES,
