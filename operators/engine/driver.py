@@ -37,7 +37,7 @@ from tidestate.operators.engine.lanes import Lanes
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
-from tidestate.operators.engine.rebuild import check_replayed, runs_again
+from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
@@ -120,7 +120,7 @@ class Driver(Generic[B, _P]):
         if not self.head.drained:
             self._heartbeat.begin()
             # A checkpoint from before a loss is where recorded batches are run again from.
-            lacks = runs_again(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
+            lacks = needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
             if not lacks:
                 self._upkeep.begin()
 

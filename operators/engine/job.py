@@ -29,7 +29,7 @@ from tidestate.operators.engine.rebuild import (
     after_replay,
     check_replay,
     replayed,
-    run_again,
+    served_by_side_run,
     variants_of,
     with_all_back,
     without_lost,
@@ -347,7 +347,7 @@ class Job:
         head, objects = self.head, self.checkpoint.objects
         now = _latest(head.processing_us, now_us) or 0
         graph, replays = variants_of(self.graph, head.operators, rows_are), replayed(self.graph)
-        again = run_again(self.graph)
+        by_side_run = served_by_side_run(self.graph)
         inputs = {
             name: OperatorInput(
                 plan=plan,
@@ -356,7 +356,7 @@ class Job:
                 base=dict(enumerate(head.operators[name].partitions)),
                 expired=head.operators[name].expired,
                 replayable=replays[name].replayable if name in replays else (),
-                run_again=again[name].message_tables if name in again else (),
+                side_run=by_side_run[name].message_tables if name in by_side_run else (),
                 emitted=_last_buffer(plan, head.operators[name]),
             )
             for name, plan in graph.plans.items()

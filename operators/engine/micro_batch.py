@@ -45,8 +45,8 @@ class OperatorInput:
     """Rows of these tables have expired up to these bounds, in all state partitions."""
     replayable: tuple[str, ...] = ()
     """The tables whose rows a replay of the streams can put back."""
-    run_again: tuple[str, ...] = ()
-    """The tables whose rows only the input, run again, can put back."""
+    side_run: tuple[str, ...] = ()
+    """The tables whose rows only a side run, of the recorded input, can put back."""
     emitted: int = 0
     """The number of the last buffer that it put out, as the origin that it is."""
 

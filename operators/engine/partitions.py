@@ -183,7 +183,7 @@ def with_rebuild(error: CorruptionError, operator: OperatorInput) -> CorruptionE
     """The error, with what to do if the file has messages that a replay can put back."""
     path, files = error.context.get("path"), (ref for state in operator.base.values() for ref in state.files)
     tables = {ref.table for ref in files if ref.path == path}
-    if not tables & {*operator.replayable, *operator.run_again}:
+    if not tables & {*operator.replayable, *operator.side_run}:
         return error
     by_hand = (
         'or start without these messages, Policy(messages="rebuild"), and replay them, or give up on them, '

@@ -30,7 +30,7 @@ def replayed(graph: Graph) -> dict[str, ReplayedPlan]:
     return {name: plan for name, plan in stored.items() if plan.replayable and graph.reads_streams(name, all)}
 
 
-def run_again(graph: Graph) -> dict[str, ReplayedPlan]:
+def served_by_side_run(graph: Graph) -> dict[str, ReplayedPlan]:
     """The operators whose messages only the recorded input, run again, can put back: identities do not say enough of
     these, or the messages were panes of another operator.
     """
@@ -43,9 +43,9 @@ def run_again(graph: Graph) -> dict[str, ReplayedPlan]:
     }
 
 
-def runs_again(graph: Graph, head: Manifest) -> bool:
+def needs_side_run(graph: Graph, head: Manifest) -> bool:
     """Whether messages are missing that only the recorded input, run again, can put back."""
-    return any(head.operators[name].rebuilding is not None for name in run_again(graph))
+    return any(head.operators[name].rebuilding is not None for name in served_by_side_run(graph))
 
 
 def check_replayed(graph: Graph) -> None:
@@ -82,7 +82,7 @@ def check_replay(graph: Graph, runner: str | None) -> None:
             code="not-replayable",
             operators=refused,
         )
-    if not run_again(graph) and not replayed(graph):
+    if not served_by_side_run(graph) and not replayed(graph):
         raise UsageError(
             "this job stores no messages that could be lost: start with another policy; windows store messages with "
             ".messages(retain=…) or for functions of all rows, joins with stream(offset=…) for both sides and "
@@ -127,13 +127,13 @@ def without_lost(
     back.
     """
     after, forget = dict(operators), messages == "forget"
-    again = run_again(graph)
-    for name, plan in again.items() if forget else ():
+    by_side_run = served_by_side_run(graph)
+    for name, plan in by_side_run.items() if forget else ():
         after[name] = _given_up(plan, operators[name], operators[name])
-    for name, plan in (replayed(graph) | (again if messages == "replay" else {})).items():
+    for name, plan in (replayed(graph) | (by_side_run if messages == "replay" else {})).items():
         operator, tables = operators[name], plan.message_tables
         wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
-        if wrong and not forget and name not in again and _may_not_lose(plan, operator):
+        if wrong and not forget and name not in by_side_run and _may_not_lose(plan, operator):
             raise CorruptionError(
                 "rows of a join were lost again before a rebuild had put back the first ones, so which pairs were "
                 "emitted in between is not known: rewind to a checkpoint before the loss, or give up on the lost "
@@ -146,7 +146,7 @@ def without_lost(
             states = [_without(state, tables, wrong) for state in operator.states]
             rows = sum(_rows(one, tables) for one in operator.states) - sum(_rows(one, tables) for one in states)
             lost = Rebuilding(checkpoint_id, mark_us=operator.watermark_us, rows=rows)
-            if name in again and (before := operator.rebuilding) is not None:
+            if name in by_side_run and (before := operator.rebuilding) is not None:
                 # What was emitted since the first loss decides whether rows may be put back.
                 lost = msgspec.structs.replace(before, rows=before.rows + rows)
             after[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)

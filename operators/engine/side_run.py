@@ -24,7 +24,7 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position, Runner
 from tidestate.operators.engine.job_log import JobLog, Published
-from tidestate.operators.engine.rebuild import runs_again
+from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedRun, RecordedStep, recorded_run
 from tidestate.operators.engine.tasks import RowsOfPartitions
 from tidestate.operators.engine.transport import Transport
@@ -79,7 +79,7 @@ class SideRun(Generic[_B, _P]):
         """Hashes of what it has emitted since checkpoint ``_compared``."""
         self._compared = 0
         self._begun = self._failed = self._unread = False
-        self._by_identities = not runs_again(graph, self._head)
+        self._by_identities = not needs_side_run(graph, self._head)
         self.start: Manifest | None = None
         """The checkpoint after which it begins; None for the beginning of the job."""
         self.first = 0

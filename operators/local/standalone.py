@@ -22,7 +22,7 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position, no_job_hook
-from tidestate.operators.engine.rebuild import runs_again
+from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.transport import Batches, InProcess
@@ -173,7 +173,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         graph, head = driver.job.graph, driver.head
         if self._policy.messages != "replay" or head.drained:
             return None
-        if runs_again(graph, head) or rebuilt(graph, head):
+        if needs_side_run(graph, head) or rebuilt(graph, head):
             described = expect(self._described, "a job that runs was described")
             self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph))
             if self._replaying.left_to_identities:

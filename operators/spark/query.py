@@ -25,7 +25,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.rebuild import runs_again
+from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.replay_start import (
     NOT_READ_AGAIN,
     lacking_text,
@@ -184,7 +184,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
                 self._driver.deliver()
                 self._job.check_open()
             graph, head = self._job.graph, self._job.head
-            if side_run is not None and (runs_again(graph, head) or rebuilt(graph, head)):
+            if side_run is not None and (needs_side_run(graph, head) or rebuilt(graph, head)):
                 if self._run_again(stream, side_run):
                     self._replay(stream)
                 self._driver.begin()
