@@ -16,6 +16,8 @@ import argparse
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Set
+from functools import cache
 from pathlib import Path
 
 from tools.mutants.mutant import every
@@ -50,15 +52,16 @@ def branches_by_test(coverage: Path) -> dict[str, set[int]]:
     return branches
 
 
-def proved_by(documents: Path = ROOT) -> set[str]:
-    """The tests, without their cases, that catch a mutant or that a document names."""
+@cache
+def proved_by(documents: Path = ROOT) -> frozenset[str]:
+    """The tests, or single cases of them, that catch a mutant or that a document names."""
     catchers = {mutant.catcher for mutant in every()}
     pages = [*documents.glob("docs/**/*.md"), *documents.glob("*.md")]
     named = {test for page in pages for test in _NAMED.findall(page.read_text())}
-    return catchers | named
+    return frozenset(catchers | named)
 
 
-def chosen(seconds: dict[str, float], branches: dict[str, set[int]], kept: set[str], keep_s: float) -> list[str]:
+def chosen(seconds: dict[str, float], branches: dict[str, set[int]], kept: Set[str], keep_s: float) -> list[str]:
     """The tests to leave out, so that the others take `keep_s` seconds, or as near to it as the witnesses allow."""
     taken_by = Counter(branch for test in branches for branch in branches[test])
     cases = Counter(map(_function, branches))
@@ -69,7 +72,7 @@ def chosen(seconds: dict[str, float], branches: dict[str, set[int]], kept: set[s
             break
         if seconds.get(test, 0) < WORTH_S["case" if cases[function] > 1 else "test"]:
             continue
-        if function in kept or any(part in test for part in ON_PURPOSE) or len(branches[test]) < FEWEST:
+        if {function, test} & kept or any(part in test for part in ON_PURPOSE) or len(branches[test]) < FEWEST:
             continue
         if all(taken_by[branch] > WITNESSES for branch in branches[test]):
             left_out.append(test)

@@ -143,7 +143,7 @@ def _own(pick: random.Random, named: bool) -> dict[str, Any]:
             else:
                 chosen["spans"][place] = pick.choice([5, 20])
     chosen |= {name: tuple(chosen[name]) for name in ("spans", "counts", "past")}
-    if pick.random() < 0.3:
+    if pick.random() < 0.3 and own != (None, None):  # without windows it is a join by distance, with other rules
         chosen["low"], chosen["high"] = pick.choice([(-4, 4), (0, None), (None, 3)])
     return chosen
 

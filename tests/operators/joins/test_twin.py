@@ -18,6 +18,11 @@ from tests.twins.join import SIDES, Twin
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.spec.store import StoreConfig
 
+DECIDING = (277, 663)
+"""Of these a microsecond of a row's last moment, and of the output's watermark, changes what is emitted: the mutants
+that `test_a_microsecond_counts` catches say so, and have to be run again when `drawn` changes.
+"""
+
 
 def played(seed: int, store: StoreConfig, unit: str = "s") -> Iterator[tuple[object, object]]:
     """What a job shows with each batch, each move of the clock and at the end, and what the twin does."""
@@ -63,6 +68,6 @@ def test_what_is_emitted_is_what_the_twin_shows(store: StoreConfig) -> None:
 @pytest.mark.slow
 def test_a_microsecond_counts() -> None:
     """Bounds, watermarks and retention that are off by one give other pairs, or another ledger."""
-    for seed in range(30 if LONG else 9):
+    for seed in (*range(30 if LONG else 9), *DECIDING):
         for found, wanted in played(seed, STORES["memory"], "us"):
             assert found == wanted
