@@ -29,7 +29,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: $(VENV)/installed-dev
-	@echo "==> running the tests ($(JOBS) at a time, eight to twelve minutes on two cores, by machine)"
+	@echo "==> running the tests ($(JOBS) at a time, seven to thirteen minutes on two cores, by machine)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev

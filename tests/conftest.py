@@ -157,16 +157,17 @@ PROVED_ELSEWHERE = (
     *KILLED_IF_LONG,
     *(f"::Test{store}::{name}" for store in ("RocksDB", "ParquetOnFiles") for name in ONE_STORE),
 )
-
-
 LONG_FORM = frozenset(Path(__file__).with_name("long_form.txt").read_text().splitlines())
-"""Ids of tests whose every branch of the product several others take: ``python -m tools.bounded_form`` finds them."""
+"""Ids of tests whose every branch of the product two others take: ``python -m tools.bounded_form`` finds them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so. What is
     marked as of the long form is skipped in others: a cheaper test holds its promise in every run.
     """
+    everything = items and items[0].config.args_source is pytest.Config.ArgsSource.TESTPATHS and not (LONG or QUICK)
+    if everything and (gone := LONG_FORM.difference(item.nodeid for item in items)):
+        raise pytest.UsageError(f"tests/long_form.txt names what is no test: {', '.join(sorted(gone))}")
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
     for item in items:

@@ -1,4 +1,4 @@
-"""Which tests the long form alone needs to have: what each runs of the product, several others run in every run.
+"""Which tests the long form alone needs to have: what each runs of the product, two others run in every run.
 
     pip install pytest-cov
     make test ARGS="--ignore=tests/docs --cov=statestore --cov=operators --cov=recovery --cov-branch \
@@ -7,7 +7,7 @@
 
 It adds to tests/long_form.txt, the slowest first, until the rest takes as many seconds as one wants to keep. A branch
 that is run is not yet a promise that is checked: so the catcher of a mutant and what the documents name stay, and
-somebody reads what is added. Tests that start processes are not measured, and are not chosen.
+somebody reads what is added. What other processes run is not measured, so tests of these are not chosen.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from tools.slow_tests import seconds_by_test
 LIST = ROOT / "tests" / "long_form.txt"
 WITNESSES = 2
 """So many tests of every run take each branch that a test of the long form takes."""
-WORTH_S = {"case": 0.3, "test": 2.0}
-"""A case that takes less is kept, and so is a test of which no case would be left: its promise may be in no other."""
+LEAST_CASE_S, LEAST_TEST_S = 0.3, 2.0
+"""What takes less is kept: a case, or a test without another case, whose promise may be in no other test."""
 FEWEST = 800
 """A test that takes fewer branches here starts a process, or reads texts: a job takes some thousands."""
 _FOLDERS = ("conformance", "docs", "examples", "faults", "golden", "package", "tools")
-ON_PURPOSE = (*(f"tests/{folder}/" for folder in _FOLDERS), "kill", "::Test", "test_runners")
-"""Tests of what is killed, of files of earlier versions, of examples, and others whose cases are a list of promises.
+ON_PURPOSE = (*(f"tests/{folder}/" for folder in _FOLDERS), "kill", "spark", "::Test", "test_runners")
+"""Tests of what is killed, of tasks of Spark, of files of earlier versions, of examples, and others whose cases are a
+list of promises.
 """
 _NAMED = re.compile(r"tests/[\w/]+\.py::[\w:]+")
 
 
 def branches_by_test(coverage: Path) -> dict[str, set[int]]:
-    """The branches that each test has taken, as numbers, by the id of the test."""
+    """The branches that each test has taken, as numbers, by the id of the test. Coverage documents these tables."""
     branches: dict[str, set[int]] = {}
     numbers: dict[tuple[int, int, int], int] = {}
     with sqlite3.connect(coverage) as connection:
-        taken = "select context, file_id, fromno, tono from arc join context on context.id = context_id"
-        for context, *branch in connection.execute(taken):
+        query = "select context, file_id, fromno, tono from arc join context on context.id = context_id"
+        for context, *branch in connection.execute(query):
             if not context:
                 continue  # of what is imported
             number = numbers.setdefault(tuple(branch), len(numbers))
@@ -53,10 +54,10 @@ def branches_by_test(coverage: Path) -> dict[str, set[int]]:
 
 
 @cache
-def proved_by(documents: Path = ROOT) -> frozenset[str]:
+def proved_by() -> frozenset[str]:
     """The tests, or single cases of them, that catch a mutant or that a document names."""
     catchers = {mutant.catcher for mutant in every()}
-    pages = [*documents.glob("docs/**/*.md"), *documents.glob("*.md")]
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
     named = {test for page in pages for test in _NAMED.findall(page.read_text())}
     return frozenset(catchers | named)
 
@@ -70,7 +71,7 @@ def chosen(seconds: dict[str, float], branches: dict[str, set[int]], kept: Set[s
         function = _function(test)
         if total_s <= keep_s:
             break
-        if seconds.get(test, 0) < WORTH_S["case" if cases[function] > 1 else "test"]:
+        if seconds.get(test, 0) < (LEAST_CASE_S if cases[function] > 1 else LEAST_TEST_S):
             continue
         if {function, test} & kept or any(part in test for part in ON_PURPOSE) or len(branches[test]) < FEWEST:
             continue

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 import tidestate as ts
@@ -34,7 +33,6 @@ def buffers(operator: OperatorState) -> dict[str, Any]:
     return {side: {**saved, "waiting": []} for side, saved in operator.buffers_by_side.items()}
 
 
-@pytest.mark.long  # in every run: operators/progress/test_buffers_of_sides_twin.py
 def test_pairs_ledger_and_watermarks_are_those_of_the_standalone_runner_and_the_twin(
     spark: SparkSession, tmp_path: Path
 ) -> None:
