@@ -8,15 +8,15 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
-from tests.helpers.internals import driver_of
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention import upkeep
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.storage.objects import Objects
 
+STORED_CHECKPOINTS = 3
 _delete, _deleted = Objects.delete, list[str]()
 
 
@@ -31,18 +31,13 @@ def delete(self: Objects, path: str) -> None:
 def main() -> None:
     upkeep.LEAST_PAUSE_S, upkeep.TIMES_AS_LONG = 0.001, 0
     Objects.delete = delete  # type: ignore[method-assign]
-    job: Any = JOB.standalone(
-        checkpoint=sys.argv[1], store=STORE, checkpoints=CheckpointRetention(newest=3, grace="0 seconds")
+    job = JOB.standalone(
+        checkpoint=sys.argv[1],
+        store=STORE,
+        checkpoints=CheckpointRetention(newest=STORED_CHECKPOINTS, grace="0 seconds"),
     )
-
-    def collections() -> int:
-        upkept = driver_of(job).upkept
-        assert upkept is not None
-        return upkept.collections
-
     for _panes in job.stream(TABLES):
-        done = collections()
-        while collections() == done:
+        while len(Checkpoint.open(sys.argv[1]).stored_ids()) > STORED_CHECKPOINTS:
             time.sleep(0.001)
 
 
