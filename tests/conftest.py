@@ -25,7 +25,7 @@ from xdist.scheduler import LoadFileScheduling
 # Helpers assert too: what they compare is printed as in a test.
 pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
 
-from tests.helpers.process import LONG, QUICK, SCRATCH, WIDE, forget  # noqa: E402
+from tests.helpers.process import LONG, QUICK, REMOTE, SCRATCH, WIDE, forget  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,8 +253,13 @@ def _new_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One real Spark session for all tests that ask for it."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One real Spark session for all tests that ask for it; with ``TIDESTATE_REMOTE`` one of Spark Connect, whose
+    server is a process of its own.
+    """
+    if REMOTE:
+        yield from _remote_session(tmp_path_factory.mktemp("connect"))
+        return
     from tests.servers.packages import for_seconds
     from tidestate.operators.spark import in_driver
     from tools.java import local_session
@@ -264,6 +269,21 @@ def spark() -> Iterator[SparkSession]:
     session = local_session("tests", **for_seconds(), **{"spark.sql.adaptive.enabled": "false"})
     yield session
     session.stop()
+
+
+def _remote_session(folder: Path) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from tests.servers.connect import ConnectServer
+
+    server = ConnectServer(folder)
+    try:
+        server.wait()
+        session = SparkSession.builder.remote(server.url).getOrCreate()
+        yield session
+        session.stop()
+    finally:
+        server.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,11 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.declared_sources import INPUT
-from tidestate.operators.spark.platform import Platform
+from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
+from tidestate.operators.spark.start_checks import check_plan
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import arrow_schema, read_columns
@@ -52,6 +53,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
     job.fit_sinks(graph)
     rows = past_rows(job, graph, history)
+    check_plan(job.stream)
     stamps = FileStamps(job.platform)
     source_ends = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
@@ -203,5 +205,5 @@ def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: Fi
             found=sorted(dropped),
         )
     read = stamps.take(paths)
-    source.check_age(Platform(stream.sparkSession), read)
+    source.check_age(platform_of(stream.sparkSession), read)
     return tuple(f"{path} {time_ms}" for path, time_ms in read.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
@@ -19,16 +19,18 @@ from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.start_plan import plan_start
+from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
+from tidestate.operators.spark.connect.start import start_in_server
 from tidestate.operators.spark.origins import with_sources
-from tidestate.operators.spark.platform import Platform
+from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.replay import check_read_again
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
-from tidestate.operators.spark.start_checks import check_classic
+from tidestate.operators.spark.start_checks import check_plan, check_spark
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkTransport
 from tidestate.operators.spark.types import read_columns
@@ -40,6 +42,9 @@ from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
+
+
+Query = TypeVar("Query", bound=QueryOnSpark)
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,55 +95,67 @@ class JobOnSpark(StreamJob, SparkJob):
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))
         self.fit_sinks(graph)
-        if self.policy.messages == "replay":
+        replays = self.policy.messages == "replay"
+        if replays:
             check_read_again(self.stream)
-        session = self.stream.sparkSession
-        spark_log = SparkLog(Objects(self.checkpoint))
-        if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
-            raise refusal
-        checkpoint = self.open()
-        mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook, self._sources)
-        job = self.begin(graph, checkpoint, mending.compare)
-        read = mending.repair(job.head)
+        check_plan(self.stream)
+        if self.platform.is_connect:
+            return start_in_server(self, graph, self._sources)
         # Only what the job reads: nothing projected later reaches the source.
         stream = read_columns(self.stream, graph.columns)
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
+        query = self.take_over(graph, self._sources, scans, QueryOnSpark)
+        transport = SparkTransport(self.platform, in_driver=self.in_driver)
+        side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
+        query.begin(stream, self.spark_trigger, self.listeners, side_run=side_run if replays else None)
+        return query
+
+    def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[Query]) -> Query:
+        """Open the root, compare it with Spark's log of so many ``sources``, and fence: the query of this ``kind``,
+        which has not begun. Raises as `start`.
+        """
+        spark_log = SparkLog(Objects(self.checkpoint))
+        if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
+            raise refusal
+        checkpoint = self.open()
+        every = _folded_every(self.platform.session)
+        mending = SparkRepair(checkpoint, self.policy, every, self.hook, sources)
+        job = self.begin(graph, checkpoint, mending.compare)
+        read = mending.repair(job.head)
         ticks = graph.clocked or self.sinks.may_lag
-        tick_s = self.tick / 1e6 if ticks else None
-        replayed = partial(past_rows, self, job.graph)
-        query = QueryOnSpark(
+        return kind(
             self.platform,
             job,
             spark_log,
             read,
             self.sinks,
-            tick_s,
+            self.tick / 1e6 if ticks else None,
             scans,
-            replayed,
+            partial(past_rows, self, job.graph),
             in_driver=self.in_driver,
             retain=self.retain,
             metrics=self.metrics,
         )
-        transport = SparkTransport(self.platform, in_driver=self.in_driver)
-        side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
-        replays = self.policy.messages == "replay"
-        query.begin(stream, self.spark_trigger, self.listeners, side_run=side_run if replays else None)
-        return query
 
 
 def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:
     """The job of a description on its ``streams``, by their names in it."""
-    check_classic(streams.values())
+    check_spark()
     names = streams_of(description)
     frames = {name: streams[name] for name in names}
     description = with_sources(description, frames)
     if len(names) == 1 and not isinstance(description, Chain):
         stream = frames[names[0]]
-        return JobOnSpark(description, Platform(stream.sparkSession).separated(stream), **settings)
+        return JobOnSpark(description, platform_of(stream.sparkSession).separated(stream), **settings)
     check_streams(frames.values())
-    one = all_sides(description.sides, frames) if isinstance(description, Sided) else by_name(frames)
-    return JobOnSpark(description, Platform(one.sparkSession).separated(one), streams=frames, **settings)
+    one = stream_of(description, frames)
+    return JobOnSpark(description, platform_of(one.sparkSession).separated(one), streams=frames, **settings)
+
+
+def stream_of(description: Runnable, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The combination of all streams of a description, by their names in it."""
+    return all_sides(description.sides, frames) if isinstance(description, Sided) else by_name(frames)
 
 
 def _folded_every(session: SparkSession) -> int:

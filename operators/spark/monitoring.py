@@ -90,8 +90,8 @@ class SparkGauges:
             for gauge, value in values.items():
                 if gauge not in self._accumulators:
                     self._accumulators[gauge] = self._platform.accumulator(f"tidestate.{self._name}.{gauge}")
-                accumulator = self._accumulators[gauge]
-                accumulator.add(value - accumulator.sum())
+                if (accumulator := self._accumulators[gauge]) is not None:
+                    accumulator.add(value - accumulator.sum())
         except Exception as error:
             log.warning("Spark's metrics have no gauges of this job: %s", error)
             self._platform = None

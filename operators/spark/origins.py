@@ -14,7 +14,7 @@ from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.operators.spark.scan.extract import analysed_plan
+from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.scan.origins import origin_column
 from tidestate.statestore.errors import UsageError
 

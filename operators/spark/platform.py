@@ -1,27 +1,28 @@
-"""What a job needs of Spark beyond DataFrames: the one door to the JVM, the SparkContext and the errors of py4j.
-
-Besides, `rdd_transport` has RDDs, and `scan.extract` looks at plans. A test holds that nothing else does.
-"""
+"""What a job needs of Spark beyond DataFrames, whether its session is classic or of Spark Connect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import SPARK_4
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import local_file
-from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.errors import TidestateError
 
-SPARK_ERRORS = (PySparkException, Py4JError)
+
+def _of_the_jvm() -> tuple[type[Exception], ...]:
+    """What a call of the JVM raises; a client of Spark Connect may have no package for such calls."""
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return ()
+    return (Py4JError,)
+
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *_of_the_jvm())
 """What calls of Spark raise: its own errors, and those of the JVM behind it."""
-_DESCRIPTION = "spark.job.description"
-
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -40,139 +41,72 @@ class Broadcast(Protocol[_T_co]):
         ...
 
 
-class Platform:
-    """What the driver of a classic session has. A client of Spark Connect has nothing of it, see `check_classic`."""
+class Platform(ABC):
+    """What the process with the driver of a job has of its Spark."""
+
+    is_connect = False
+    """Whether the session is of Spark Connect: its process has neither a JVM nor a SparkContext."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
 
     @property
+    @abstractmethod
     def parallelism(self) -> int:
         """The number of tasks that run at once."""
-        return max(1, int(self.session.sparkContext.defaultParallelism))
 
     @property
+    @abstractmethod
     def is_local(self) -> bool:
-        """Whether tasks run in this machine's own processes: then there are no executors."""
-        return bool(self.session.sparkContext.master.partition("[")[0] == "local")
+        """Whether tasks are known to run in this machine's own processes: then there are no executors."""
 
     @property
+    @abstractmethod
     def worker_python(self) -> str:
-        """The command that starts the Python of the workers."""
-        return str(self.session.sparkContext.pythonExec)
+        """The command that starts the Python of the workers; empty where it is not known."""
 
-    def broadcast(self, value: _T) -> Broadcast[_T]:
-        """Bring a value to each worker, once, when a task there asks for it."""
-        broadcast: Broadcast[_T] = self.session.sparkContext.broadcast(value)
-        return broadcast
-
-    @contextmanager
-    def described(self, text: str) -> Iterator[None]:
-        """Spark jobs of this thread have this description meanwhile. Their group stays: by it Spark cancels them."""
-        context = self.session.sparkContext
-        was = context.getLocalProperty(_DESCRIPTION)
-        context.setLocalProperty(_DESCRIPTION, text)
-        try:
-            yield
-        finally:
-            context.setLocalProperty(_DESCRIPTION, was)
-
-    def note_in_ui(self, text: str) -> None:
-        """Leave a text in the list of jobs of Spark's UI: it describes a job without tasks, which takes no core."""
-        with self.described(text):
-            self.session.sparkContext._jsc.emptyRDD().collect()
-
-    def accumulator(self, name: str) -> Any:
-        """An accumulator that Spark's metrics have as a gauge of this name: that of an earlier run in this Spark,
-        where there was one. Raises what the JVM raises, for a Spark without this interface too.
+    @abstractmethod
+    def broadcast(self, value: _T) -> Broadcast[_T] | None:
+        """Bring a value to each worker, once, when a task there asks for it; None where it must travel with what each
+        task gets to run.
         """
-        context = self.session.sparkContext
-        of_application: dict[str, Any] = _accumulators.setdefault(context.applicationId, {})
-        if name not in of_application:
-            scala_context = context._jsc.sc()
-            accumulator = scala_context.longAccumulator(name)
-            maps = java_class(self.session, "org.apache.spark.api.python.PythonUtils")
-            source = java_class(self.session, "org.apache.spark.metrics.source.LongAccumulatorSource$")
-            getattr(source, "MODULE$").register(scala_context, maps.toScalaMap({name: accumulator}))
-            of_application[name] = accumulator
-        return of_application[name]
 
+    @abstractmethod
+    def described(self, text: str) -> AbstractContextManager[None]:
+        """Spark jobs of this thread have this description meanwhile."""
+
+    @abstractmethod
+    def note_in_ui(self, text: str) -> None:
+        """Leave a text in the list of jobs of Spark's UI, where this session can."""
+
+    @abstractmethod
+    def accumulator(self, name: str) -> Any:
+        """An accumulator that Spark's metrics have as a gauge of this name; None where a session has none. Raises what
+        the JVM raises, for a Spark without this interface too.
+        """
+
+    @abstractmethod
     def check_file_system(self, url: str) -> None:
         """Raise `UsageError` (``spark-storage``) unless Spark has a file system for this URL. Looks nothing up."""
-        self._file(url)
 
+    @abstractmethod
     def why_unseen(self, url: str) -> str | None:
         """Why Spark does not find a file; None if it does. Raises `UsageError` as `check_file_system`."""
-        path, system = self._file(url)
-        try:
-            return None if system.exists(path) else "nothing is there"
-        except Py4JJavaError as error:
-            return _first_line(error)
 
+    @abstractmethod
     def file_stamp(self, url: str) -> tuple[int, int]:
         """When a file was modified last, in milliseconds, and its size in bytes."""
-        file = local_file(url)
-        if file is not None and file.exists():
-            status = file.stat()
-            return status.st_mtime_ns // 1_000_000, status.st_size
-        # As Spark's source of files writes it: escaped, which the path itself is not.
-        uri = java_class(self.session, "java.net.URI")(url)
-        path = java_class(self.session, "org.apache.hadoop.fs.Path")(uri)
-        settings = self.session.sparkContext._jsc.hadoopConfiguration()
-        of_spark = path.getFileSystem(settings).getFileStatus(path)
-        return int(of_spark.getModificationTime()), int(of_spark.getLen())
 
-    def span_ms(self, text: str) -> int:
-        """The milliseconds of a span as Spark writes it in options, such as ``7d``."""
-        return int(java_class(self.session, "org.apache.spark.network.util.JavaUtils").timeStringAsMs(text))
-
+    @abstractmethod
     def separated(self, stream: DataFrame) -> DataFrame:
         """The stream with a source for each place that reads one. Where one DataFrame is there twice, Spark would
         read both from one source, but write the offsets of two.
         """
-        plan = stream._jdf.queryExecution().analyzed()
-        leaves = [leaf for leaf in elements_of(plan.collectLeaves()) if is_stream(leaf)]
-        if not any(leaf.equals(other) for place, leaf in enumerate(leaves) for other in leaves[:place]):
-            return stream
-        kind = java_class(self.session, f"org.apache.spark.sql.{'classic.' if SPARK_4 else ''}Dataset")
-        renamed = self._with_sources_renamed(plan, [])
-        return DataFrame(kind.ofRows(self.session._jsparkSession, renamed), self.session)  # type: ignore[attr-defined]
-
-    def _with_sources_renamed(self, step: Any, met: list[Any]) -> Any:
-        """A plan where each source that equals one of ``met`` has another name, which makes it another source."""
-        if is_stream(step):
-            before = sum(step.equals(source) for source in met)
-            met.append(step)
-            if not before:
-                return step
-            fields = [step.productElement(place) for place in range(step.productArity())]
-            fields[fields.index(step.sourceName())] = f"{step.sourceName()} {before + 1}"
-            tag = java_class(self.session, "scala.reflect.ClassTag").AnyRef()
-            return step.makeCopy(self._sequence(fields).toArray(tag))
-        below = [self._with_sources_renamed(child, met) for child in elements_of(step.children())]
-        return step.withNewChildren(self._sequence(below).toIndexedSeq()) if below else step
-
-    def _sequence(self, values: list[Any]) -> Any:
-        """The values as an immutable sequence of Scala. That of Spark 3.5 has no ``scala.jdk.javaapi``."""
-        return java_class(self.session, "scala.collection.JavaConverters").asScalaBuffer(values).toList()
-
-    def _file(self, url: str) -> tuple[Any, Any]:
-        """A path of Hadoop's, and its file system."""
-        path = java_class(self.session, "org.apache.hadoop.fs.Path")(url)
-        try:
-            return path, path.getFileSystem(hadoop_settings(self.session))
-        except Py4JJavaError as error:
-            raise UsageError(
-                f"spark has no file system for this root, where its own checkpoint ({SPARK_FOLDER}/) is kept too: "
-                "for s3:// it needs hadoop-aws (docs/how-to/run-on-a-cluster.md)",
-                code="spark-storage",
-                url=url,
-                reason=_first_line(error),
-            ) from None
 
 
-_accumulators: dict[str, dict[str, Any]] = {}
-"""The accumulators of each Spark application, which registers a name once."""
+def is_connect(of_spark: object) -> bool:
+    """Whether a session, or a DataFrame, is of Spark Connect. On Spark 3.5 its class is none of the classic ones."""
+    return ".connect." in type(of_spark).__module__
 
 
 def is_of_spark(error: BaseException) -> bool:
@@ -182,41 +116,4 @@ def is_of_spark(error: BaseException) -> bool:
 
 def is_modified_meanwhile(error: BaseException) -> bool:
     """Whether Spark refused to begin the checkpoint of a query as another one began it at the same moment."""
-    return isinstance(error, Py4JJavaError) and "ConcurrentModification" in str(error)
-
-
-def hadoop_settings(session: SparkSession) -> Any:
-    """Hadoop's settings of a session, those of Spark's with ``spark.hadoop.`` too, as an object of Java."""
-    return session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
-
-
-def java_class(session: SparkSession, name: str) -> Any:
-    """A class of the JVM by its full name. Written as attributes, it costs a search of all jars for each package."""
-    return getattr(session._jvm, name)  # type: ignore[attr-defined]
-
-
-def elements_of(sequence: Any) -> list[Any]:
-    """The elements of a sequence of Scala, by place: an iterator of Java ends with an error, which costs 40 ms."""
-    return [sequence.apply(place) for place in range(sequence.size())]
-
-
-def entries_of(mapping: Any) -> dict[str, Any]:
-    """The entries of a map of Scala."""
-    return {str(pair._1()): pair._2() for pair in elements_of(mapping.toSeq())}
-
-
-def options_of(leaf: Any) -> dict[str, str]:
-    """The options of a source of a stream that is a connector of Spark's second interface; none of another leaf."""
-    if not str(leaf.getClass().getSimpleName()).startswith("StreamingRelationV2"):
-        return {}
-    return {str(entry.getKey()): str(entry.getValue()) for entry in leaf.extraOptions().entrySet()}
-
-
-def is_stream(leaf: Any) -> bool:
-    """Whether a leaf of a plan is a source of a stream."""
-    return str(leaf.getClass().getSimpleName()).startswith("StreamingRelation")
-
-
-def _first_line(error: Py4JJavaError) -> str:
-    """The first line of Java's error."""
-    return str(error.java_exception.toString()).splitlines()[0]
+    return isinstance(error, SPARK_ERRORS) and "ConcurrentModification" in str(error)

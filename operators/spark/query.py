@@ -173,16 +173,9 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         *,
         side_run: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]] | None = None,
     ) -> None:
-        """Deliver what the last run has left undelivered, then start; with a ``side_run`` once messages that were
-        lost are back, by one if it must be. Raises `UsageError` for a drained checkpoint.
-
-        Blocks while the sink refuses.
-        """
-        self._driver.begin(replays=side_run is not None)
+        """`prepare`, then start; with a ``side_run`` once messages that were lost are back, by one if it must be."""
+        self.prepare(replays=side_run is not None)
         try:
-            with self._driver.lock:
-                self._driver.deliver()
-                self._job.check_open()
             graph, head = self._job.graph, self._job.head
             if side_run is not None and (needs_side_run(graph, head) or rebuilt(graph, head)):
                 if self._run_again(stream, side_run):
@@ -201,6 +194,19 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             raise
         if self._ticker is not None:
             self._ticker.start()
+
+    def prepare(self, *, replays: bool = False) -> None:
+        """Take the lease, and deliver what the last run has left undelivered; ``replays`` as in `Driver.begin`. Raises
+        `UsageError` for a drained checkpoint. Blocks while the sink refuses.
+        """
+        self._driver.begin(replays=replays)
+        try:
+            with self._driver.lock:
+                self._driver.deliver()
+                self._job.check_open()
+        except BaseException:
+            self._driver.end()
+            raise
 
     @property
     def _over(self) -> bool:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import msgspec
 from pyspark.sql import DataFrame
 
-from tidestate.operators.spark.scan.extract import analysed_plan
+from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.sources import StreamSource, sources_of
 from tidestate.operators.spark.start_checks import STATEFUL
 from tidestate.recovery.log.checkpoint import Checkpoint

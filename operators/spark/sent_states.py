@@ -2,7 +2,7 @@
 
 All go to the workers once, as a broadcast, and with each micro-batch those that have changed since. When
 these are many they become a broadcast too, and when such broadcasts are as large as half of the first, a new one has
-all.
+all. Where there are no broadcasts, on Spark Connect, all are part of what each task gets to run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATER_SHARE = 2
 class SentStates:
     """Sends the state partitions of one job, micro-batch after micro-batch."""
 
-    def __init__(self, broadcast: Callable[[Packed], Broadcast[Packed]]) -> None:
+    def __init__(self, broadcast: Callable[[Packed], Broadcast[Packed] | None]) -> None:
         self._broadcast = broadcast
         self._held: list[Broadcast[Packed]] = []
         self._sizes: list[int] = []
@@ -42,10 +42,11 @@ class SentStates:
             if not self._held or LATER_SHARE * (sum(self._sizes[1:]) + _size(packed)) > self._sizes[0]:
                 self._forget()
                 packed = self._packed(batch, {})
-            self._held.append(self._broadcast(packed))
-            self._sizes.append(_size(packed))
-            self._known = {name: dict(own.base) for name, own in batch.inputs.items()}
-            packed = ()
+            if (broadcast := self._broadcast(packed)) is not None:
+                self._held.append(broadcast)
+                self._sizes.append(_size(packed))
+                self._known = {name: dict(own.base) for name, own in batch.inputs.items()}
+                packed = ()
         return batch.with_states({}), StatesOfTasks(tuple(self._held), packed)
 
     def _packed(self, batch: MicroBatch, known: Mapping[str, Mapping[int, PartitionState]]) -> Packed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from tidestate.operators.spark.platform import Platform
-from tidestate.operators.spark.scan.extract import analysed_plan
+from tidestate.operators.spark.plans import analysed_plan
 from tidestate.statestore.errors import ConflictError, UsageError
 
 DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}
@@ -36,7 +37,7 @@ class StreamSource:
         """
         chosen = {name.lower(): value for name, value in self.options.items()}
         age = str(chosen.get("maxfileage", "7d"))
-        oldest = max(read.values()) - platform.span_ms(age)
+        oldest = max(read.values()) - span_ms(age)
         named = {"pathGlobFilter": chosen["pathglobfilter"]} if "pathglobfilter" in chosen else {}
         there = platform.session.read.format("binaryFile").options(recursiveFileLookup="true", **named)
         others = set(there.load(chosen["path"]).inputFiles()) - set(read) if "path" in chosen else set()
@@ -76,6 +77,20 @@ class FileStamps:
                 files=len(changed),
                 first=changed[0],
             )
+
+
+_SPAN = re.compile(r"(-?[0-9]+)(us|ms|s|m|min|h|d)?")
+_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def span_ms(text: str) -> int:
+    """The milliseconds of a span as Spark writes it in options, such as ``7d``; a number alone is milliseconds.
+    Raises `UsageError` (``spark-span``) for what Spark would refuse.
+    """
+    parts = _SPAN.fullmatch(text.strip().lower())
+    if parts is None:
+        raise UsageError("Spark does not read this as a span: write it as 7d or 12h", code="spark-span", found=text)
+    return int(int(parts[1]) * _MS[parts[2] or "ms"])
 
 
 def sources_of(stream: DataFrame) -> list[StreamSource]:

@@ -20,7 +20,7 @@ import pyspark
 from pyspark.sql import DataFrame
 
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.scan.extract import analysed_plan
+from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
@@ -38,15 +38,8 @@ STATEFUL |= {"TransformWithStateInPandas", "TransformWithStateInPySpark"}
 """Steps of a plan for which Spark keeps state, if what they read is a stream."""
 
 
-def check_classic(streams: Iterable[DataFrame]) -> None:
-    """Raise `UsageError` for Spark Connect, and for a Spark that is too old."""
-    for stream in streams:
-        if ".connect." in type(stream).__module__:
-            raise UsageError(
-                "this is a Spark Connect session, whose client cannot plan the batches of a job: start the job in "
-                "the driver, with a classic session",
-                code="spark-connect",
-            )
+def check_spark() -> None:
+    """Raise `UsageError` for a Spark that is too old."""
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < OLDEST_SPARK:
         raise UsageError("tidestate needs PySpark 3.5 or newer", code="spark-version", found=pyspark.__version__)

@@ -16,7 +16,8 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.platform import Platform
-from tidestate.operators.spark.start_checks import check_plan, check_shared, check_workers, open_with
+from tidestate.operators.spark.platforms import platform_of
+from tidestate.operators.spark.start_checks import check_shared, check_workers, open_with
 from tidestate.operators.spark.types import check_case
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -72,11 +73,10 @@ class StreamJob:
     @property
     def platform(self) -> Platform:
         """The Spark that the job is to run on."""
-        return Platform(self.stream.sparkSession)
+        return platform_of(self.stream.sparkSession)
 
     def open(self) -> Checkpoint:
         """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""
-        check_plan(self.stream)
         check_workers(self.platform, _packages(self.store, self.checkpoint))
         return open_with(self.platform, self.checkpoint)
 

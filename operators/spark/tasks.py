@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,11 +22,11 @@ from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
+from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
-from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
 
 CHUNK_ROWS = 1 << 20
@@ -64,18 +63,6 @@ class HasValue(Protocol):
     def value(self) -> Packed:
         """What was broadcast, as the tasks see it."""
         ...
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """One of our errors as a value: the driver raises it again, with code and context. ``cause``: the traceback of
-    what it comes from, in the task; empty for none.
-    """
-
-    kind: str
-    message: str
-    code: str
-    context: dict[str, str]
-    cause: str = ""
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -199,19 +186,12 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
     if reasons := sorted(failure.message for failure in failures if failure.kind == NeedsJvmError.__name__):
         raise NeedsJvmError(reasons[0])
     for failure in failures:
-        kind = getattr(errors, failure.kind)
-        # The exception itself may be of a class that only the task can import.
-        cause = RuntimeError(failure.cause) if failure.cause else None
-        raise kind(failure.message, code=failure.code, **failure.context) from cause
+        failure.raised()
     return [one.result for one in ended if one.result is not None]
 
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
-    if isinstance(error, NeedsJvmError):
-        return Failure(type(error).__name__, str(error), "", {})
-    context = {name: str(value) for name, value in error.context.items()}
-    cause = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
-    return Failure(type(error).__name__, error.message, error.code, context, cause)
+    return Failure(type(error).__name__, str(error), "", {}) if isinstance(error, NeedsJvmError) else failure_of(error)
 
 
 def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.arrow_rows import arrow_of
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.division import FileRange
-from tidestate.operators.spark.scan.extract import analysed_plan, reader_settings
+from tidestate.operators.spark.scan.extract import plan_of_jvm, reader_settings
 from tidestate.operators.spark.scan.reader import read_ranges, seen_type
 from tidestate.operators.spark.transport import times_as_numbers
 
@@ -119,7 +119,7 @@ class Written:
 
 def decided(stream: DataFrame) -> DirectScan | Fallback:
     """What the scan decides about a stream, with the settings of its session."""
-    return decide(analysed_plan(stream, columns=True), reader_settings(stream.sparkSession))
+    return decide(plan_of_jvm(stream, columns=True), reader_settings(stream.sparkSession))
 
 
 def whole(branch: int, path: Path) -> FileRange:

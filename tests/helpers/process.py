@@ -16,6 +16,8 @@ from tidestate.statestore.stores import opening
 LONG = os.environ.get("TIDESTATE_LONG") == "1"
 WIDE = os.environ.get("TIDESTATE_WIDE") == "1"
 QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
+REMOTE = os.environ.get("TIDESTATE_REMOTE") == "1"
+"""Whether tests of Spark run on Spark Connect."""
 
 
 def examples(count: int) -> int:

@@ -15,7 +15,7 @@ from tests.helpers.spark_runs import stream
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tidestate.operators.spark import query
-from tidestate.operators.spark.platform import Platform
+from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
@@ -141,5 +141,5 @@ def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch
 
 
 def test_what_runs_on_workers_like_the_driver(spark: SparkSession) -> None:
-    (found,) = worker_facts(Platform(spark))
+    (found,) = worker_facts(platform_of(spark))
     assert (found.python, found.version, found.failure) == (sys.version.split()[0], version(), "")

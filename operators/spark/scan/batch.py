@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.division import FileRange, divide
-from tidestate.operators.spark.scan.extract import analysed_plan, reader_settings
+from tidestate.operators.spark.scan.extract import plan_of_jvm, reader_settings
 from tidestate.recovery.log.input_files import path_of
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
@@ -46,7 +46,7 @@ class BatchScans:
     """
 
     def __init__(self, stream: DataFrame, budget_bytes: int, refusal: str | None = None) -> None:
-        self._plan = analysed_plan(stream, columns=True) if refusal is None else None
+        self._plan = plan_of_jvm(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
         self._pause = self._paused = 0

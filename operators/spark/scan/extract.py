@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.platform import elements_of, entries_of, hadoop_settings, is_stream, options_of
+from tidestate.operators.spark.classic_platform import elements_of, entries_of, hadoop_settings, is_stream, options_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -40,7 +40,7 @@ _KINDS = {
 }
 
 
-def analysed_plan(frame: DataFrame, *, columns: bool = False) -> PlanStep:
+def plan_of_jvm(frame: DataFrame, *, columns: bool = False) -> PlanStep:
     """The plan of a DataFrame, with ``columns`` those and expressions too: a step costs some calls of the JVM, and so
     does a column.
     """

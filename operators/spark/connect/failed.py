@@ -1,0 +1,38 @@
+"""Errors of the server's process, as the client sees them: those of ours as ours, what it lacks by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidestate.operators.spark.failures import carried_in
+from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.statestore.errors import UsageError
+
+_LACKS = re.compile(r"ModuleNotFoundError: (No module named '([^']+)')")
+
+
+def error_of_server(text: str) -> Exception | None:
+    """The error of ours that the text of an error of Spark's carries, or what the server lacks; None for neither."""
+    if (error := carried_in(text)) is not None:
+        return error
+    if (lacks := _LACKS.search(text)) is not None:
+        return UsageError(
+            "the Spark Connect server lacks a package that the job needs: install tidestate there in the version of "
+            "the client, with the extras of the job (docs/how-to/run-on-a-cluster.md)",
+            code="server-package",
+            reason=lacks[1],
+        )
+    return None
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """Raise errors of ours that Spark carries in place of its own."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if (own := error_of_server(str(error))) is not None:
+            raise own from own.__cause__
+        raise

@@ -1,0 +1,47 @@
+"""The analysed plan of a DataFrame of Spark Connect, from the text of its explanation: its client has no plan."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import DataFrame
+
+from tidestate.operators.spark.scan.analysed import PlanStep
+
+_SECTION = re.compile(r"^== Analyzed Logical Plan ==\n[^\n]*\n(.*?)(?=^== |\Z)", re.MULTILINE | re.DOTALL)
+_STEP = re.compile(r"^(?P<depth>[ :]*(?:[:+]- )?)(?P<streaming>~?)(?P<name>[A-Z]\w*)(?P<rest>.*)$")
+_SOURCE = {
+    "StreamingRelation": re.compile(r" (?P<name>.+?), \["),
+    "StreamingRelationV2": re.compile(r" \S+, (?P<name>[^,]+), "),
+}
+"""What follows the name of a step that reads a source as a stream, and in it what Spark calls the source."""
+
+
+def plan_of(frame: DataFrame) -> PlanStep:
+    """The plan of a DataFrame, without columns and expressions."""
+    return plan_of_text(frame._explain_string(extended=True))
+
+
+def plan_of_text(explanation: str) -> PlanStep:
+    """The plan in the text of ``explain(extended=True)``: the indentation of a line says how deep its step is, and
+    ``~`` that its rows are a stream. A line that is none, as of a text with several lines in a filter, is skipped.
+    """
+    section = _SECTION.search(explanation)
+    steps = [(len(step["depth"]) // 3, step) for line in _lines(section) if (step := _STEP.match(line))]
+    made: list[tuple[int, PlanStep]] = []  # from the last line to the first: what is below a step follows it
+    for depth, step in reversed(steps):
+        below = tuple(reversed([other for deeper, other in made if deeper == depth + 1]))
+        made = [(deeper, other) for deeper, other in made if deeper <= depth]
+        made.append((depth, _step(step, below)))
+    return next((step for depth, step in made if depth == 0), PlanStep(""))
+
+
+def _lines(section: re.Match[str] | None) -> list[str]:
+    return section[1].splitlines() if section is not None else []
+
+
+def _step(text: re.Match[str], below: tuple[PlanStep, ...]) -> PlanStep:
+    name = text["name"]
+    source = found["name"] if name in _SOURCE and (found := _SOURCE[name].match(text["rest"])) else None
+    streaming = bool(text["streaming"]) or name in _SOURCE
+    return PlanStep(name, below=below, name=name, source=source, streaming=streaming)

@@ -1,0 +1,79 @@
+"""The platform of a session of Spark Connect: what it does without has a value that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pyspark.sql import DataFrame
+
+from tidestate.operators.spark.connect.relations import separated
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+
+_T = TypeVar("_T")
+_SPLITS = re.compile(r"splits=Some\((\d+)\)")
+DEFAULT_PARALLELISM = 2
+"""Where a server does not say how many tasks run at once."""
+
+
+class ConnectPlatform(Platform):
+    """What a client of a server has, and the server's process of a query."""
+
+    is_connect = True
+
+    @property
+    def parallelism(self) -> int:
+        """The number of partitions that the server divides a range among."""
+        said = _SPLITS.search(self.session.range(1)._explain_string(extended=True))
+        return max(1, int(said[1])) if said else DEFAULT_PARALLELISM
+
+    @property
+    def is_local(self) -> bool:
+        """A client cannot know it."""
+        return False
+
+    @property
+    def worker_python(self) -> str:
+        """A client cannot know it."""
+        return ""
+
+    def broadcast(self, value: _T) -> None:
+        """A client has no broadcasts: a value travels with what each task gets to run."""
+
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        """A client has nothing to describe the jobs of its thread with."""
+        yield
+
+    def note_in_ui(self, text: str) -> None:
+        """A client cannot leave a text in the list of jobs."""
+
+    def accumulator(self, name: str) -> None:
+        """A client has no gauges in the metrics of its server."""
+
+    def check_file_system(self, url: str) -> None:
+        """A client finds out only when a file is read, see `why_unseen`."""
+
+    def why_unseen(self, url: str) -> str | None:
+        """Why Spark does not find a file; None if it does."""
+        try:
+            stamps = self._stamps(url)
+        except SPARK_ERRORS as error:
+            return str(error).strip().partition("\n")[0]
+        return None if stamps else "nothing is there"
+
+    def file_stamp(self, url: str) -> tuple[int, int]:
+        """When a file was modified last, in milliseconds, and its size in bytes."""
+        (stamp,) = self._stamps(url)
+        return stamp
+
+    def separated(self, stream: DataFrame) -> DataFrame:
+        """The stream with a source for each place that reads one."""
+        return separated(stream)
+
+    def _stamps(self, url: str) -> list[tuple[int, int]]:
+        files = self.session.read.format("binaryFile").load(url)
+        rows = files.selectExpr("unix_millis(modificationTime) modified", "length").collect()
+        return [(int(row["modified"]), int(row["length"])) for row in rows]

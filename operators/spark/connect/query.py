@@ -1,0 +1,192 @@
+"""The handle of a query whose job runs in a Spark Connect server: it asks Spark, and the root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.engine.delivery import PATIENCE_S
+from tidestate.operators.engine.job import progress_of
+from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
+from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
+from tidestate.operators.progress.progress import Progress
+from tidestate.operators.spark.compat import as_spark_progress, report_of
+from tidestate.operators.spark.connect.failed import error_of_server
+from tidestate.operators.spark.monitoring import Report, observed_values
+from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.recovery.log.summary import brief
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.distribution import NAME
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_url
+
+
+class QueryOnConnect(DurableQuery):
+    """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
+
+    def __init__(self, root: str, job: str) -> None:
+        self._root, self._job = root, job
+        self.query: StreamingQuery | None = None
+        """Spark's query, once it has started."""
+        self._checkpoint: Checkpoint | None = None
+        self._is_stopped = False
+
+    def __repr__(self) -> str:
+        return f"DurableQuery({self._job!r}, checkpoint={public_url(self._root)!r})"
+
+    @property
+    def _spark_query(self) -> StreamingQuery:
+        if self.query is None:
+            raise UsageError("the query has not started yet", code="not-started")
+        return self.query
+
+    @property
+    def _opened(self) -> Checkpoint:
+        if self._checkpoint is None:
+            self._checkpoint = Checkpoint.open(self._root)
+        return self._checkpoint
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self.manifest.id
+
+    @property
+    def manifest(self) -> Manifest:
+        head = self._opened.newest()
+        if head is None:
+            raise UsageError("the root has no checkpoint yet", code="not-started")
+        return head.manifest
+
+    @property
+    def scan(self) -> Scan | None:
+        return self.manifest.scan
+
+    @property
+    def id(self) -> str:
+        return str(self._spark_query.id)
+
+    @property
+    def runId(self) -> str:  # noqa: N802
+        return str(self._spark_query.runId)
+
+    @property
+    def name(self) -> str:
+        return str(self._spark_query.name)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return self.query is not None and bool(self.query.isActive)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self._spark_query.status)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+        return [as_spark_progress(self.with_checkpoint(report_of(one))) for one in self._spark_query.recentProgress]
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+        report = self._spark_query.lastProgress
+        return None if report is None else as_spark_progress(self.with_checkpoint(report_of(report)))
+
+    def with_checkpoint(self, report: Report) -> Report:
+        """A report of Spark's, with what the checkpoint of its batch has, where the newest ones are of it."""
+        batch, manifest = report["batchId"], self.manifest
+        while (manifest.spark is None or manifest.spark.batch_id != batch or manifest.kind != "batch") and manifest.id:
+            if manifest.spark is not None and manifest.spark.batch_id < batch:
+                return report
+            manifest = self._checkpoint.read(manifest.id - 1).manifest  # type: ignore[union-attr]
+        observed = report.get("observedMetrics", {}) | {NAME: observed_values(manifest)}
+        return {**report, NAME: brief(manifest), "observedMetrics": observed}
+
+    def exception(self) -> Exception | None:
+        failure = None if self.query is None or self._is_stopped else self.query.exception()
+        return None if failure is None else error_of_server(str(failure)) or failure
+
+    def explain(self, extended: bool = False) -> None:
+        self._spark_query.explain(extended)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self._guard(self._spark_query.processAllAvailable)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        if timeout is None:
+            self._guard(self._spark_query.awaitTermination)
+            return None
+        return self._guard(partial(self._spark_query.awaitTermination, max(timeout, 0.001))) is not False
+
+    def _guard(self, wait: Callable[[], Any]) -> Any:
+        """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""
+        try:
+            return wait()
+        except SPARK_ERRORS as error:
+            own = error_of_server(str(error)) or self.exception()
+            if own is not None:
+                raise own from own.__cause__
+            if self._is_stopped:
+                return None
+            raise
+
+    @checked
+    def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
+        failure = self.exception()
+        if failure is None and self.isActive:
+            self._ask(StopRequest(drain, timeout_s))
+        self._is_stopped = failure is None
+        self._spark_query.stop()
+        if failure is not None:
+            raise failure from failure.__cause__
+
+    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
+        return self._ask(ReprocessRequest(operator), rows).rows or 0
+
+    def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
+        plans = {name: packed(frame) for name, frame in replay.items()} if isinstance(replay, Mapping) else packed(replay)
+        return self._ask(RebuildRequest(plans)).rows or 0
+
+    def metrics(self, operator: str | None = None) -> Metrics:
+        return metrics_of(self._progress_of(operator))
+
+    def gaps(self, operator: str | None = None) -> list[Gap]:
+        return gaps_of_progress(self._progress_of(operator))
+
+    def _progress_of(self, operator: str | None) -> Progress:
+        manifest = self.manifest
+        progress = {name: progress_of(state) for name, state in manifest.operators.items()}
+        return chosen_progress({name: of_name for name, of_name in progress.items() if of_name is not None}, operator)
+
+    @property
+    def waiting_since_us(self) -> int | None:
+        lease = running(self._opened)
+        return lease.waiting_us if lease is not None else None
+
+    @property
+    def waits(self) -> SinkWaits:
+        manifest = self.manifest
+        reached = delivered(self._opened, manifest)
+        return SinkWaits(self.waiting_since_us, 0, max(0, manifest.id - min(reached.panes, reached.late)))
+
+    def prometheus(self) -> str:
+        return self._ask(MetricsRequest()).text
+
+    def opentelemetry(self, provider: Any = None) -> None:
+        instrument(self._families, provider)
+
+    def _families(self) -> list[Family]:
+        manifest = self.manifest
+        progress = {name: progress_of(state) for name, state in manifest.operators.items()}
+        return stored_families(self._job, manifest, {name: one for name, one in progress.items() if one is not None})
+
+    @property
+    def metrics_url(self) -> str | None:
+        return Asker(self._opened.objects).run().metrics_url if self.isActive else None

@@ -1,0 +1,155 @@
+"""The driver of a job in the server's process of its query: one for each query, which lives as long as it.
+
+Spark unpickles the function of ``foreachBatch`` there once, before it reads its own checkpoint of the query. So the
+job begins as it is unpickled: the root is opened, compared and fenced, Spark's log repaired and what is owed
+delivered, all where a classic start does it; an error there is the error of the client's start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.spark.connect.settings import JobSettings
+from tidestate.operators.spark.job import JobOnSpark, stream_of
+from tidestate.operators.spark.query import QueryOnSpark, StoppingError
+from tidestate.operators.spark.scan.batch import BatchScans
+from tidestate.operators.spark.schemas import read_schemas
+from tidestate.statestore.errors import UsageError
+
+log = logging.getLogger("tidestate")
+
+LOOK_S = 0.5
+"""How often the process looks whether its server still lives."""
+ASK_EVERY = 60
+"""At every so many looks the server is asked for the query: one that it has lost ends the process, and the question
+keeps the client's session, which the server would close with its queries after an hour.
+"""
+NO_PLAN = "a client of Spark Connect has no plan of the stream"
+
+
+class QueryInServer(QueryOnSpark):
+    """The query as its own process has it."""
+
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        super().__init__(*settings, **named)
+        self.ended = threading.Event()
+        """Set once Spark's query has ended."""
+
+    def begin_in_server(self) -> None:
+        """As `begin`, but the client starts Spark's query."""
+        self.prepare()
+        if self._ticker is not None:
+            self._ticker.start()
+
+    def take_batch(self, batch: DataFrame, number: int) -> None:
+        """A batch of Spark's. One that comes after a stop is held until the query ends, which it would else fail."""
+        try:
+            self._on_batch(batch, number)
+        except StoppingError:
+            self.ended.wait()
+
+    def is_lost(self) -> bool:
+        """Whether the server has this query no more, as far as it says."""
+        query_id = self._log.query_id()
+        return query_id is not None and self._platform.session.streams.get(query_id) is None
+
+    def finish(self) -> None:
+        """End the run: the query has."""
+        self.ended.set()
+        self._stopping = True
+        self._waits_no_more.set()
+        if self._ticker is not None:
+            self._ticker.stop()
+        self._driver.end()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return not self.ended.is_set()
+
+    @property
+    def _over(self) -> bool:
+        return self._failure is not None or self.ended.is_set()
+
+    @property
+    def _spark_query(self) -> Any:
+        query = self._platform.session.streams.get(self._log.query_id())
+        if query is None:
+            raise UsageError("the query has ended", code="not-started")
+        return query
+
+
+def begun(settings: JobSettings) -> QueryInServer:
+    """The job, which has begun in this process. Raises as `SparkJob.start`."""
+    _log_to_server()
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise UsageError("this process has no session of its server", code="not-started")
+    values, frames = settings.values(), settings.frames(session)
+    streams = frames if list(frames) != [""] else {}
+    stream = stream_of(values["description"], streams) if streams else frames[""]
+    job = JobOnSpark(stream=stream, streams=streams, **values)
+    graph = bind_graph(job.description, read_schemas(job.description, job.stream))
+    job.fit_sinks(graph)
+    scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
+    query = job.take_over(graph, settings.sources, scans, QueryInServer)
+    query.begin_in_server()
+    _Ender(query).begin()
+    return query
+
+
+class _Ender:
+    """Ends the process with its query: when Spark says so, when the server has died, which leaves the process behind,
+    and when the server has lost the query.
+    """
+
+    def __init__(self, query: QueryInServer) -> None:
+        self._query, self._server = query, os.getppid()
+        self._asked_to_end = threading.Event()
+
+    def begin(self) -> None:
+        """From now on. Must be called on the main thread, which alone has signals."""
+        signal.signal(signal.SIGTERM, lambda _number, _frame: self._asked_to_end.set())
+        # Not a daemon: Python waits for it before the exit hooks of PySpark, which try for ten minutes to reach a
+        # server that may be gone.
+        threading.Thread(target=self._run, name="tidestate-ender").start()
+
+    def _run(self) -> None:
+        looks = 0
+        while not (self._asked_to_end.wait(LOOK_S) or self._is_orphaned()):
+            looks += 1
+            if looks % ASK_EVERY == 0 and self._is_lost():
+                break
+        try:
+            self._query.finish()
+        except BaseException:
+            log.exception("the run could not be ended in order: the next start does the rest")
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+
+    def _is_orphaned(self) -> bool:
+        return os.getppid() != self._server or not threading.main_thread().is_alive()
+
+    def _is_lost(self) -> bool:
+        try:
+            return self._query.is_lost()
+        except Exception as error:
+            log.warning("the server does not say whether it has the query: %s", error)
+            return False
+
+
+def _log_to_server() -> None:
+    """What this package logs goes to the log of the server, as nobody else has set a handler in this process."""
+    if not log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)

@@ -1,0 +1,37 @@
+"""The start of a job by a client of Spark Connect: Spark's query is the client's, the job runs in the server."""
+
+from __future__ import annotations
+
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.spark.connect.failed import ours
+from tidestate.operators.spark.connect.function import JobOfQuery
+from tidestate.operators.spark.connect.query import QueryOnConnect
+from tidestate.operators.spark.connect.settings import JobSettings
+from tidestate.operators.spark.monitoring import free_query_name, listening
+from tidestate.operators.spark.query import started
+from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.types import read_columns
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.objects import Objects
+
+
+def start_in_server(job: StreamJob, graph: Graph, sources: int) -> QueryOnConnect:
+    """Start the query of a job, whose streams read so many sources; the server's process begins the job."""
+    if job.policy.messages == "replay":
+        raise UsageError(
+            "a client of Spark Connect cannot read its streams again for messages that were lost: start with "
+            'Policy(messages="rebuild"), and give rebuild(…) the replay',
+            code="connect-replay",
+        )
+    function, session = JobOfQuery(JobSettings.of(job, sources)), job.stream.sparkSession
+    objects, name = Objects(job.checkpoint), free_query_name(session, job.description.name, job.checkpoint)
+    stream = read_columns(job.stream, graph.columns)
+    writer = stream.writeStream.foreachBatch(function).queryName(name)
+    writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
+    if job.spark_trigger:
+        writer = writer.trigger(**job.spark_trigger)
+    handle = QueryOnConnect(job.checkpoint, job.description.name)
+    with ours(), listening(session, job.listeners, name, handle.with_checkpoint):
+        handle.query = started(writer)
+    return handle
