@@ -50,6 +50,7 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
 )
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
+from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.replay import read_again, read_batch_again, recorded_positions
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
@@ -192,8 +193,20 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         except BaseException:
             self._driver.end()
             raise
+        self.serve_requests()
         if self._ticker is not None:
             self._ticker.start()
+
+    def serve_requests(self) -> None:
+        """Let others ask this run by files in the root."""
+        run = RequestedQuery(
+            self,
+            self._driver,
+            self._platform.session,
+            is_over=lambda: self._over,
+            is_stopping=lambda: self._stopping,
+        )
+        self._driver.serve_requests(run)
 
     def prepare(self, *, replays: bool = False) -> None:
         """Take the lease, and deliver what the last run has left undelivered; ``replays`` as in `Driver.begin`. Raises
@@ -306,12 +319,22 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         try:
             self._stop(timeout_s)
             if drain:
-                with self._driver.lock, contextlib.suppress(StoppingError):
-                    self._waits_no_more.clear()
-                    self._draining = True
-                    self._driver.drain(timeout_s)
+                self.drain(timeout_s)
         finally:
             self._driver.end()
+
+    def drain(self, timeout_s: float | None) -> None:
+        """End the input, once no batch can follow; see `stop`."""
+        with self._driver.lock, contextlib.suppress(StoppingError):
+            self._waits_no_more.clear()
+            self._draining = True
+            self._driver.drain(timeout_s)
+
+    def wait_for_batch(self, timeout_s: float | None) -> None:
+        """Wait for a running batch, but not for a sink that does not return. Raises `UnavailableError`."""
+        while not self._driver.lock.acquire(timeout=1.0 if timeout_s is None else min(1.0, timeout_s)):
+            self._driver.offers.check_called(timeout_s)
+        self._driver.lock.release()
 
     def _wait(self, pause_s: float) -> None:
         """Wait between two offers to a sink that refuses; raises when the query stops. The lock is held meanwhile."""
@@ -329,10 +352,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
     def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
         self._waits_no_more.set()
-        # Wait for a running batch, but not for a sink that does not return; the next batch sees the flag.
-        while not self._driver.lock.acquire(timeout=1.0 if timeout_s is None else min(1.0, timeout_s)):
-            self._driver.offers.check_called(timeout_s)
-        self._driver.lock.release()
+        self.wait_for_batch(timeout_s)  # the next one sees the flag
         if self._ticker is not None:
             self._ticker.stop()
         self._spark_query.stop()
@@ -522,15 +542,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return gaps_of_progress(self._progress_of(operator))
 
     def _progress_of(self, operator: str | None) -> Progress:
-        progress = self._job.progress
-        if operator is not None and operator not in progress:
-            raise UsageError(
-                "the job has no such operator: choose from those listed",
-                code="operator",
-                found=operator,
-                there=list(progress),
-            )
-        return progress[operator] if operator is not None else next(iter(progress.values()))
+        return chosen_progress(self._job.progress, operator)
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""
@@ -555,6 +567,18 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if self._query is None:
             raise UsageError("the query has not started yet", code="not-started")
         return self._query
+
+
+def chosen_progress(progress: Mapping[str, Progress], operator: str | None) -> Progress:
+    """The progress of an operator by its name, of the first one without. Raises `UsageError` (``operator``)."""
+    if operator is not None and operator not in progress:
+        raise UsageError(
+            "the job has no such operator: choose from those listed",
+            code="operator",
+            found=operator,
+            there=list(progress),
+        )
+    return progress[operator] if operator is not None else next(iter(progress.values()))
 
 
 def started(writer: DataStreamWriter) -> StreamingQuery:

@@ -13,16 +13,30 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.delivery import PATIENCE_S
+from tidestate.operators.engine.exposition import instrument
 from tidestate.operators.engine.job import progress_of
+from tidestate.operators.engine.job_metrics import stored_families
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
-from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
+from tidestate.operators.progress.metrics import Family, gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.connect.failed import error_of_server
 from tidestate.operators.spark.monitoring import Report, observed_values
 from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.operators.spark.query import chosen_progress
+from tidestate.recovery.control.asker import Asker
+from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.recovery.log.requests import (
+    ControlAnswer,
+    MetricsRequest,
+    RebuildRequest,
+    ReprocessRequest,
+    RequestAction,
+    StopRequest,
+)
 from tidestate.recovery.log.summary import brief
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
@@ -151,14 +165,18 @@ class QueryOnConnect(DurableQuery):
         return self._ask(ReprocessRequest(operator), rows).rows or 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
-        plans = {name: packed(frame) for name, frame in replay.items()} if isinstance(replay, Mapping) else packed(replay)
-        return self._ask(RebuildRequest(plans)).rows or 0
+        frames = replay if isinstance(replay, Mapping) else {"": replay}
+        replays = {name: InputReading(PLAN, plan=packed(frame)) for name, frame in frames.items()}
+        return self._ask(RebuildRequest(replays)).rows or 0
 
     def metrics(self, operator: str | None = None) -> Metrics:
         return metrics_of(self._progress_of(operator))
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
         return gaps_of_progress(self._progress_of(operator))
+
+    def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
+        return Asker(self._opened.objects).ask(action, rows)
 
     def _progress_of(self, operator: str | None) -> Progress:
         manifest = self.manifest

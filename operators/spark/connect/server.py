@@ -12,16 +12,19 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.job import JobOnSpark, stream_of
 from tidestate.operators.spark.query import QueryOnSpark, StoppingError
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.schemas import read_schemas
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
@@ -40,47 +43,82 @@ class QueryInServer(QueryOnSpark):
 
     def __init__(self, *settings: Any, **named: Any) -> None:
         super().__init__(*settings, **named)
-        self.ended = threading.Event()
-        """Set once Spark's query has ended."""
+        self.stopped = threading.Event()
+        """Set once a request has stopped the run; Spark's query goes on until it is stopped too."""
+        self._has_ended = False
 
     def begin_in_server(self) -> None:
         """As `begin`, but the client starts Spark's query."""
         self.prepare()
+        self.serve_requests()
         if self._ticker is not None:
             self._ticker.start()
 
     def take_batch(self, batch: DataFrame, number: int) -> None:
-        """A batch of Spark's. One that comes after a stop is held until the query ends, which it would else fail."""
+        """A batch of Spark's. One that comes after a stop is held until the process ends with the query: a return
+        would be a batch that is done, and an error would fail the query.
+        """
         try:
             self._on_batch(batch, number)
         except StoppingError:
-            self.ended.wait()
+            while True:
+                threading.Event().wait()
 
     def is_lost(self) -> bool:
         """Whether the server has this query no more, as far as it says."""
         query_id = self._log.query_id()
         return query_id is not None and self._platform.session.streams.get(query_id) is None
 
+    @checked
+    def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
+        """As `QueryOnSpark.stop`, but Spark's query ends after the answer, see `finish`."""
+        self._stopping = True
+        self._waits_no_more.set()
+        self.wait_for_batch(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        if drain:
+            self.drain(timeout_s)
+        self.stopped.set()
+
     def finish(self) -> None:
-        """End the run: the query has."""
-        self.ended.set()
+        """End the run, and Spark's query, which may have ended."""
         self._stopping = True
         self._waits_no_more.set()
         if self._ticker is not None:
             self._ticker.stop()
         self._driver.end()
+        self._has_ended = True
+        with suppress(Exception):  # the server has ended
+            if self.stopped.is_set():
+                self._spark_query.stop()
+
+    @property
+    def id(self) -> str:
+        return self._log.query_id() or ""
+
+    @property
+    def runId(self) -> str:  # noqa: N802
+        return ""
+
+    @property
+    def name(self) -> str:
+        return str(self._job.plan.name)
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        return not self.ended.is_set()
+        return not self._has_ended
+
+    def exception(self) -> Exception | None:
+        return self._failure if isinstance(self._failure, Exception) else None
 
     @property
     def _over(self) -> bool:
-        return self._failure is not None or self.ended.is_set()
+        return self._failure is not None or self._has_ended
 
     @property
     def _spark_query(self) -> Any:
-        query = self._platform.session.streams.get(self._log.query_id())
+        query = self._platform.session.streams.get(self.id)
         if query is None:
             raise UsageError("the query has ended", code="not-started")
         return query
@@ -123,7 +161,7 @@ class _Ender:
 
     def _run(self) -> None:
         looks = 0
-        while not (self._asked_to_end.wait(LOOK_S) or self._is_orphaned()):
+        while not (self._asked_to_end.wait(LOOK_S) or self._query.stopped.is_set() or self._is_orphaned()):
             looks += 1
             if looks % ASK_EVERY == 0 and self._is_lost():
                 break
