@@ -47,6 +47,7 @@ from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
+from tidestate.recovery.control.watch import AskedRun, RequestWatch
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
 from tidestate.recovery.log.topic_offsets import TopicOffsets
@@ -102,6 +103,8 @@ class Driver(Generic[B, _P]):
         self._served_at = None if metrics is None else address_of(metrics)
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
+        self._requests: RequestWatch | None = None
+        self._answering = threading.local()
 
     @property
     def head(self) -> Manifest:
@@ -124,8 +127,27 @@ class Driver(Generic[B, _P]):
             if not lacks:
                 self._upkeep.begin()
 
+    def serve_requests(self, run: AskedRun) -> None:
+        """Let others ask this run by files in the root, until `end`. A run is asked once, and a drained job never."""
+        if self._requests is None and not self.head.drained:
+            self._requests = RequestWatch(self.job.checkpoint.objects, self.head.epoch, run)
+            self._requests.begin()
+
+    @contextmanager
+    def answering(self, number: int) -> Iterator[None]:
+        """The checkpoint that this thread publishes meanwhile records that it is the answer to this request."""
+        self._answering.number = number
+        try:
+            yield
+        finally:
+            self._answering.number = 0
+
     def end(self, *, acknowledge: bool = True) -> None:
-        """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated."""
+        """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated. A
+        request that is being done is done first.
+        """
+        if self._requests is not None:
+            self._requests.end()
         try:
             if acknowledge:
                 self.job.acknowledge()
@@ -256,7 +278,7 @@ class Driver(Generic[B, _P]):
         made = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
         spent = msgspec.structs.replace(self._finished, made=made)
         with self._unless_fenced(), self._watch.timed("publish"):
-            manifest = self.job.commit(results, kind, position, spent=spent, **how)
+            manifest = self.job.commit(results, kind, position, spent=spent, request=self._request, **how)
         self._upkeep.published()
         if kind == "feed":
             warn_of_purged(self.job, manifest)
@@ -345,6 +367,11 @@ class Driver(Generic[B, _P]):
         """The work of the tasks."""
         with self._unless_fenced(), self._watch.timed("engine"):
             yield
+
+    @property
+    def _request(self) -> int:
+        """The request that this thread answers; 0 for none."""
+        return getattr(self._answering, "number", 0)
 
     def _micro_batch(self, clock_us: int | None, rows_are: RowKind = "live") -> MicroBatch:
         self.job.check_open()

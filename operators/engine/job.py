@@ -48,6 +48,7 @@ from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import (
+    AnsweredRequest,
     CheckpointKind,
     Delivered,
     Head,
@@ -398,10 +399,12 @@ class Job:
         rebuilt: bool = False,
         mended: bool = False,
         spent: Spent | None = None,
+        request: int = 0,
     ) -> Manifest:
         """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
         its output; ``rebuilt``: it was a replay for messages that were lost;
-        ``mended``: it put all of them back. ``spent``: where its time went.
+        ``mended``: it put all of them back. ``spent``: where its time went. ``request``: which request to this run
+        has made it, 0 for none.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
@@ -435,6 +438,7 @@ class Job:
             delivered=self._delivered(withheld),
             counters=self._counters(ordered),
             fed=head.id if fed else head.fed,
+            answered=AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered,
             restored=restored,
             spent=spent,
         )

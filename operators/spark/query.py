@@ -52,6 +52,7 @@ from tidestate.operators.spark.monitoring import (
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
 from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.replay import read_again, read_batch_again, recorded_positions
+from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
@@ -196,6 +197,14 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self.serve_requests()
         if self._ticker is not None:
             self._ticker.start()
+        requested = RequestedQuery(
+            self,
+            self._driver,
+            self._platform.session,
+            is_over=lambda: self._over,
+            is_stopping=lambda: self._stopping,
+        )
+        self._driver.serve_requests(requested)
 
     def serve_requests(self) -> None:
         """Let others ask this run by files in the root."""

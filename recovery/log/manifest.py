@@ -286,6 +286,14 @@ class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, **{kind: max(self.up_to(kind), checkpoint_id)})
 
 
+class AnsweredRequest(msgspec.Struct, frozen=True):
+    """The newest request that has made a ``checkpoint``: its ``number`` in the run of writer epoch ``epoch``."""
+
+    epoch: Natural
+    number: Natural
+    checkpoint: Natural
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC."""
 
@@ -346,6 +354,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """0 stands for ``id - 1``; for a reset the checkpoint that it goes back to."""
     abandoned: tuple[Ids, ...] = ()
     """Ids that no longer count, as ascending, separate ranges. Only grows; a fork has none. Owner: the reset."""
+    answered: AnsweredRequest | None = None
+    """The newest request that a run has executed by a checkpoint; not in the file while there is none. Owner: the
+    step that the request made.
+    """
     restored: Restore | None = None
     """What the last start read. Owner: the first step after it."""
     spent: Spent | None = None

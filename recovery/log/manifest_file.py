@@ -35,6 +35,7 @@ VERSION_CHARACTERS = 64
 REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
+_ABSENT = ("needs", "answered")
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -108,6 +109,8 @@ def _check_numbers(manifest: Manifest) -> None:
     require(manifest.parent_id < manifest.id, "parent_id")
     delivered = manifest.delivered
     require(max(delivered.panes, delivered.late, manifest.fed) <= manifest.id, "delivered or fed")
+    if (answered := manifest.answered) is not None:
+        require(answered.checkpoint <= manifest.id and answered.epoch <= manifest.epoch, "answered")
     ends = [end for ids in manifest.abandoned for end in ids]
     require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
 
@@ -248,23 +251,23 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted`` where there are none.
+    ``needs``, ``answered``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
     }
-    body = msgspec.json.encode({name: value for name, value in fields.items() if name != "needs" or value})
+    body = msgspec.json.encode({name: value for name, value in fields.items() if name not in _ABSENT or value})
     digest = checksum(body)
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
 
-_ABSENT = ("results", "buffers_by_side", "numbering", "emitted")
+_ABSENT_IN_OPERATORS = ("results", "buffers_by_side", "numbering", "emitted")
 
 
 def _fields_of(operator: OperatorState) -> dict[str, Any]:
     left_out = {"partitions": ()} if operator.base else {}
     fields = msgspec.structs.asdict(operator) | left_out
-    return {name: value for name, value in fields.items() if name not in _ABSENT or value}
+    return {name: value for name, value in fields.items() if name not in _ABSENT_IN_OPERATORS or value}
 
 
 class _File(msgspec.Struct):

@@ -13,6 +13,7 @@ import msgspec
 from tidestate.recovery.log.manifest import (
     MANIFEST_FORMAT,
     OUTPUT_KINDS,
+    AnsweredRequest,
     CheckpointKind,
     Delivered,
     Head,
@@ -54,6 +55,7 @@ class Changes(TypedDict, total=False):
     fed: int
     parent_id: int
     abandoned: tuple[Ids, ...]
+    answered: AnsweredRequest | None
     restored: Restore | None
     spent: Spent | None
 

@@ -137,6 +137,7 @@ def _first_manifest(was: Manifest, marker: Marker, spark: SparkPosition | None) 
         spark=spark,
         delivered=was.delivered.reached("panes", was.id).reached("late", was.id),
         abandoned=(),
+        answered=None,
     )
 
 

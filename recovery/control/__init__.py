@@ -1,0 +1,1 @@
+"""Requests to a job that runs elsewhere: who asks, and the run that is asked."""
