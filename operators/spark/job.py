@@ -43,7 +43,6 @@ from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 
-
 Query = TypeVar("Query", bound=QueryOnSpark)
 
 

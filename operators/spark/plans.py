@@ -1,4 +1,4 @@
-"""The analysed plan of a DataFrame as values, from the JVM of a classic session or from the text of its explanation."""
+"""The analysed plan of a DataFrame as values: from the JVM, or, of Spark Connect, from the text that explains it."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class Platform(ABC):
 
     @abstractmethod
     def accumulator(self, name: str) -> Any:
-        """An accumulator that Spark's metrics have as a gauge of this name; None where a session has none. Raises what
-        the JVM raises, for a Spark without this interface too.
+        """An accumulator that Spark's metrics have as a gauge of this name; None where a session has none. Raises
+        what the JVM raises, for a Spark without this interface too.
         """
 
     @abstractmethod
@@ -102,6 +102,16 @@ class Platform(ABC):
         """The stream with a source for each place that reads one. Where one DataFrame is there twice, Spark would
         read both from one source, but write the offsets of two.
         """
+
+
+_LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
+
+
+def literal_path(path: str) -> str:
+    """A path as Spark's readers take it: they read one with certain characters as a pattern, unless these are
+    escaped.
+    """
+    return path.translate(_LITERAL)
 
 
 def is_connect(of_spark: object) -> bool:

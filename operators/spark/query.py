@@ -50,7 +50,6 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
 )
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
-from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.replay import read_again, read_batch_again, recorded_positions
 from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
@@ -155,13 +154,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     def _repr_html_(self) -> str:
         """The query as a table, for a notebook."""
-        facts = {
-            "checkpoint": self._root,
-            "checkpoint_id": self.checkpoint_id,
-            "status": self.status.get("message") if self.isActive else "stopped",
-            "exception": self.exception(),
-        }
-        return facts_html(f"DurableQuery {self.name}", facts)
+        return query_html(self, self._root)
 
     @property
     def _root(self) -> str:
@@ -197,14 +190,6 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self.serve_requests()
         if self._ticker is not None:
             self._ticker.start()
-        requested = RequestedQuery(
-            self,
-            self._driver,
-            self._platform.session,
-            is_over=lambda: self._over,
-            is_stopping=lambda: self._stopping,
-        )
-        self._driver.serve_requests(requested)
 
     def serve_requests(self) -> None:
         """Let others ask this run by files in the root."""
@@ -218,8 +203,8 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self._driver.serve_requests(run)
 
     def prepare(self, *, replays: bool = False) -> None:
-        """Take the lease, and deliver what the last run has left undelivered; ``replays`` as in `Driver.begin`. Raises
-        `UsageError` for a drained checkpoint. Blocks while the sink refuses.
+        """Take the lease, and deliver what the last run has left undelivered; ``replays`` as in `Driver.begin`.
+        Raises `UsageError` for a drained checkpoint. Blocks while the sink refuses.
         """
         self._driver.begin(replays=replays)
         try:
@@ -576,6 +561,17 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if self._query is None:
             raise UsageError("the query has not started yet", code="not-started")
         return self._query
+
+
+def query_html(query: DurableQuery, root: str) -> str:
+    """A query on a root as a table, for a notebook."""
+    facts = {
+        "checkpoint": root,
+        "checkpoint_id": query.checkpoint_id,
+        "status": query.status.get("message") if query.isActive else "stopped",
+        "exception": query.exception(),
+    }
+    return facts_html(f"DurableQuery {query.name}", facts)
 
 
 def chosen_progress(progress: Mapping[str, Progress], operator: str | None) -> Progress:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.requests import RequestedDriver, RequestedRun
+from tidestate.operators.spark.connect.relations import unpacked
 from tidestate.recovery.control.past import run_ended
 from tidestate.recovery.log.requests import InputReading
 
@@ -66,6 +67,8 @@ class RequestedQuery(RequestedRun):
 
     def _frame(self, reading: InputReading) -> DataFrame:
         """What a description reads, as a DataFrame of this session."""
+        if reading.plan:
+            return unpacked(self._session, reading.plan)
         reader = self._session.read.format(reading.format).options(**reading.options)
         if reading.columns:
             reader = reader.schema(reading.columns)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.plans import analysed_plan
+from tidestate.operators.spark.platform import Platform
 from tidestate.statestore.errors import ConflictError, UsageError
 
 DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame
 
-from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.plans import analysed_plan
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER

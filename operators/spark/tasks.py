@@ -191,7 +191,9 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
 
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
-    return Failure(type(error).__name__, str(error), "", {}) if isinstance(error, NeedsJvmError) else failure_of(error)
+    return (
+        Failure(type(error).__name__, str(error), "", {}) if isinstance(error, NeedsJvmError) else failure_of(error)
+    )
 
 
 def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
-from tidestate.operators.spark.platform import Platform
+from tidestate.operators.spark.platform import Platform, literal_path
 from tidestate.operators.spark.rdd_transport import RddTransport
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
@@ -102,8 +102,6 @@ def times_as_numbers(rows: DataFrame) -> DataFrame:
 
 TASKS_PER_CORE = 4
 """The tasks of a level, at most; more state partitions share them."""
-_LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
-"""Spark reads a path with one of these as a pattern, unless it is escaped."""
 
 
 @dataclass
@@ -156,7 +154,7 @@ class SparkTransport:
         objects = checkpoint.objects
         for ref in delivery.files:
             read_verified(objects, ref)
-        paths = [objects.url(ref.path).translate(_LITERAL) for ref in delivery.files]
+        paths = [literal_path(objects.url(ref.path)) for ref in delivery.files]
         try:
             return _under_names(self._platform.session.read.parquet(*paths), delivery.names)
         except AnalysisException as error:

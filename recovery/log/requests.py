@@ -63,13 +63,14 @@ class ReprocessRequest(msgspec.Struct, frozen=True, tag="reprocess"):
 
 class InputReading(msgspec.Struct, frozen=True):
     """What to read, as a description: the format and options of a reader, paths, and columns as text (empty: those
-    of the files).
+    of the files); or, from a client of Spark Connect, as a ``plan`` of its protocol.
     """
 
-    format: str
+    format: str = ""
     paths: tuple[str, ...] = ()
     options: dict[str, str] = {}
     columns: str = ""
+    plan: bytes = b""
 
 
 class RebuildRequest(msgspec.Struct, frozen=True, tag="rebuild"):

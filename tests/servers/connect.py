@@ -53,7 +53,11 @@ class ConnectServer:
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         environment.pop("SPARK_REMOTE", None)
-        command = [str(SPARK / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        command = [
+            str(SPARK / "bin" / "spark-submit"),
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+        ]
         command += [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
         with self.printed.open("wb") as printed:
             self.process = subprocess.Popen(

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from tidestate.operators.spark.connect.relations import separated
-from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
 
 _T = TypeVar("_T")
 _SPLITS = re.compile(r"splits=Some\((\d+)\)")
@@ -74,6 +74,6 @@ class ConnectPlatform(Platform):
         return separated(stream)
 
     def _stamps(self, url: str) -> list[tuple[int, int]]:
-        files = self.session.read.format("binaryFile").load(url)
+        files = self.session.read.format("binaryFile").load(literal_path(url))
         rows = files.selectExpr("unix_millis(modificationTime) modified", "length").collect()
         return [(int(row["modified"]), int(row["length"])) for row in rows]

@@ -21,9 +21,10 @@ from tidestate.operators.progress.metrics import Family, gaps_of_progress, metri
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.connect.failed import error_of_server
+from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.monitoring import Report, observed_values
 from tidestate.operators.spark.platform import SPARK_ERRORS
-from tidestate.operators.spark.query import chosen_progress
+from tidestate.operators.spark.query import chosen_progress, query_html
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -31,6 +32,7 @@ from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.requests import (
     ControlAnswer,
+    InputReading,
     MetricsRequest,
     RebuildRequest,
     ReprocessRequest,
@@ -55,7 +57,13 @@ class QueryOnConnect(DurableQuery):
         self._is_stopped = False
 
     def __repr__(self) -> str:
-        return f"DurableQuery({self._job!r}, checkpoint={public_url(self._root)!r})"
+        return (
+            f"DurableQuery({self._job!r}, checkpoint={public_url(self._root)!r}, checkpoint_id={self.checkpoint_id})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The query as a table, for a notebook."""
+        return query_html(self, public_url(self._root))
 
     @property
     def _spark_query(self) -> StreamingQuery:
@@ -115,13 +123,22 @@ class QueryOnConnect(DurableQuery):
 
     def with_checkpoint(self, report: Report) -> Report:
         """A report of Spark's, with what the checkpoint of its batch has, where the newest ones are of it."""
-        batch, manifest = report["batchId"], self.manifest
-        while (manifest.spark is None or manifest.spark.batch_id != batch or manifest.kind != "batch") and manifest.id:
-            if manifest.spark is not None and manifest.spark.batch_id < batch:
-                return report
-            manifest = self._checkpoint.read(manifest.id - 1).manifest  # type: ignore[union-attr]
+        manifest = self._manifest_of(report["batchId"])
+        if manifest is None:
+            return report
         observed = report.get("observedMetrics", {}) | {NAME: observed_values(manifest)}
         return {**report, NAME: brief(manifest), "observedMetrics": observed}
+
+    def _manifest_of(self, batch: int) -> Manifest | None:
+        """The checkpoint that a batch of Spark's has made, looked for from the newest one back."""
+        checkpoint = self._opened
+        for number in reversed(checkpoint.ids()):
+            manifest = checkpoint.read(number).manifest
+            if manifest.spark is None or manifest.spark.batch_id < batch:
+                return None
+            if manifest.kind == "batch" and manifest.spark.batch_id == batch:
+                return manifest
+        return None
 
     def exception(self) -> Exception | None:
         failure = None if self.query is None or self._is_stopped else self.query.exception()
@@ -166,7 +183,7 @@ class QueryOnConnect(DurableQuery):
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
         frames = replay if isinstance(replay, Mapping) else {"": replay}
-        replays = {name: InputReading(PLAN, plan=packed(frame)) for name, frame in frames.items()}
+        replays = {name: InputReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0
 
     def metrics(self, operator: str | None = None) -> Metrics:

@@ -9,7 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.statestore.errors import UsageError
 
-_USER_CODE = ("CommonInlineUserDefinedFunction", "CommonInlineUserDefinedTableFunction", "CommonInlineUserDefinedDataSource")
+_USER_CODE = (
+    "CommonInlineUserDefinedFunction",
+    "CommonInlineUserDefinedTableFunction",
+    "CommonInlineUserDefinedDataSource",
+)
 """Messages that contain pickled code of the user's."""
 
 

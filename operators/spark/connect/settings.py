@@ -74,7 +74,7 @@ def _pickled(name: str, value: Any) -> bytes:
     except Exception as error:
         raise UsageError(
             "the job runs in the Spark Connect server, to which this cannot be sent: what a description, a sink or a "
-            "hook refers to must not hold a lock, a session or an open file; let it make them when it is first called",
+            "hook refers to must not hold a lock, a session or an open file; let it make these at its first call",
             code="not-sent",
             setting=_culprit(name, value),
             reason=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
@@ -99,7 +99,9 @@ def _inside(value: Any) -> list[tuple[str, Any]]:
         return [(f"[{place}]", held) for place, held in enumerate(value)]
     closure = getattr(value, "__closure__", None)
     if closure:
-        return [(f".{name}", cell.cell_contents) for name, cell in zip(value.__code__.co_freevars, closure, strict=True)]
+        return [
+            (f".{name}", cell.cell_contents) for name, cell in zip(value.__code__.co_freevars, closure, strict=True)
+        ]
     slots = getattr(value, "__struct_fields__", ())
     own = vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
     return [(f".{name}", held) for name, held in {**own, **{name: getattr(value, name) for name in slots}}.items()]
