@@ -211,6 +211,11 @@ def control_epochs(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if _EPOCH.fullmatch(name))
 
 
+def is_control_name(name: str) -> bool:
+    """Whether a file in the folder of a run is one of ours."""
+    return name in (BEGUN, ENDED) or bool(_FILE.fullmatch(name) or _GIVEN.fullmatch(name))
+
+
 def request_path(epoch: int, number: int) -> str:
     """The path of a request."""
     return f"{control_folder(epoch)}/{number}.json"
