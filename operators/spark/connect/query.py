@@ -25,7 +25,7 @@ from tidestate.operators.spark.connect.failed import error_of_server
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
 from tidestate.operators.spark.monitoring import Report, observed_values
-from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.operators.spark.platform import SPARK_ERRORS, is_connect
 from tidestate.operators.spark.query import chosen_progress, query_html
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
@@ -50,6 +50,15 @@ from tidestate.statestore.secrets import public_url
 
 BEGIN_PAUSE_S = 0.1
 """How often a client looks whether a run that has just begun can be asked."""
+
+
+def of_another_session(verb: str) -> UsageError:
+    """Why a handle of a job that another session has started cannot do it."""
+    return UsageError(
+        f"{verb}() needs the session that started this query: a handle of attach(…) knows what is in the root",
+        code="attached",
+        verb=verb,
+    )
 
 
 class QueryOnConnect(DurableQuery):
@@ -203,6 +212,8 @@ class QueryOnConnect(DurableQuery):
         return self._ask(ReprocessRequest(operator), rows).rows or 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
+        if not is_connect(self._session):
+            raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
         replays = {name: InputReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0

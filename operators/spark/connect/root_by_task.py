@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidestate.operators.spark.failures import Failure, failure_of
+from tidestate.operators.spark.platform import is_connect
 from tidestate.recovery.log.marker import MARKER, MARKER_BYTES
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.objects import Objects
@@ -94,9 +95,11 @@ def _returned(objects: Objects, call: _Call) -> _Returned:
 
 
 def objects_of_client(session: SparkSession, root: str) -> Objects:
-    """The root as this client reads it: itself, where it has the same marker file as a task, else by tasks. Raises
-    `NotFoundError` where there is none.
+    """The root as this client reads it: itself, where it has the same marker file as a task, else by tasks; of a
+    classic session always itself. Raises `NotFoundError` where there is none.
     """
+    if not is_connect(session):
+        return Objects(root)
     by_task = ObjectsByTask(session, root)
     there = by_task.read(MARKER, MARKER_BYTES)
     own = Objects(root)

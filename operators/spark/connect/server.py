@@ -89,8 +89,8 @@ class QueryInServer(QueryOnSpark):
         self._waits_no_more.set()
         if self._ticker is not None:
             self._ticker.stop()
-        self._driver.end()
         self._has_ended = True
+        self._driver.end()
         with suppress(Exception):  # the server has ended
             if self.stopped.is_set():
                 self._spark_query.stop()
