@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.requests import RequestedDriver, RequestedRun
 from tidestate.recovery.control.past import run_ended
-from tidestate.recovery.log.requests import InputReading
+from tidestate.recovery.log.requests import ReplayReading
 
 
 class RequestedQuery(RequestedRun):
@@ -56,7 +56,7 @@ class RequestedQuery(RequestedRun):
             raise run_ended(self._driver.head.epoch)
         return count
 
-    def rebuild(self, replay: Mapping[str, InputReading]) -> int:
+    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         frames = {stream: self._frame(reading) for stream, reading in replay.items()}
         head = self._driver.head.id
         count = self._query.rebuild(frames[""] if set(frames) == {""} else frames)
@@ -64,7 +64,7 @@ class RequestedQuery(RequestedRun):
             raise run_ended(self._driver.head.epoch)
         return count
 
-    def _frame(self, reading: InputReading) -> DataFrame:
+    def _frame(self, reading: ReplayReading) -> DataFrame:
         """What a description reads, as a DataFrame of this session."""
         reader = self._session.read.format(reading.format).options(**reading.options)
         if reading.columns:

@@ -14,9 +14,9 @@ from tests.helpers.spark_runs import output, stream
 from tidestate import DurableQuery, OperatorStream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.requests import (
-    InputReading,
     MetricsRequest,
     RebuildRequest,
+    ReplayReading,
     ReprocessRequest,
     StopRequest,
 )
@@ -90,9 +90,9 @@ def test_errors_of_the_query_are_those_of_who_asks(spark: SparkSession, tmp_path
     assert (refused.value.code, refused.value.message) == (called.value.code, called.value.message)
     assert refused.value.context == {"operator": "other", "there": ["job"]}
     with pytest.raises(UsageError, match="no-messages"):
-        asked.ask(RebuildRequest({"": InputReading("parquet", (str(tmp_path / "input"),))}))
+        asked.ask(RebuildRequest({"": ReplayReading("parquet", (str(tmp_path / "input"),))}))
     with pytest.raises(TidestateError) as foreign:
-        asked.ask(RebuildRequest({"": InputReading("no-such-format")}))
+        asked.ask(RebuildRequest({"": ReplayReading("no-such-format")}))
     assert foreign.value.code == "request-failed"
     assert "no-such-format" in foreign.value.message
     assert query.isActive
