@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.requests import RequestedRun
-from tidestate.recovery.log.requests import InputReading
+from tidestate.recovery.log.requests import ReplayReading
 from tidestate.statestore.errors import UnavailableError, UsageError
 
 
@@ -65,7 +65,7 @@ class RequestedLoop(RequestedRun):
                 self._reprocess(back, whole=rows is None)
         return sum(table.num_rows for table in back.values())
 
-    def rebuild(self, replay: Mapping[str, InputReading]) -> int:
+    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         raise UsageError(
             "a standalone run puts back lost messages from tables of its own program: call rebuild(…) there",
             code="request-refused",

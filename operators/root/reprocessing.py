@@ -1,4 +1,4 @@
-"""Late events of the ledger that are put back: how many wait, and who does it, the run that is there or this process."""
+"""Late events of the ledger that are put back: how many wait, and whether a run or this process does it."""
 
 from __future__ import annotations
 

@@ -63,15 +63,20 @@ class StopPlan(RootPlan):
         }
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        run, now = self.run, now_us()
-        yield "stopped" if self.done else "to stop", f"{run.job}, in {public_url(self.checkpoint.objects.root)}"
-        yield "run by", f"process {run.process.pid} on {run.process.host}, {run.runner}"
-        yield "since", f"{time_text(run.begun_us)} UTC, {age_text(run.begun_us, now)}"
-        made = "drained" if self.head.drained else f"made {age_text(self.head.created_us, now)}"
-        yield "checkpoint", f"{self.head.id:,}, {made}"
-        if self.waiting_us is not None and not self.done:
+        yield "stopped" if self.done else "to stop", f"{self.run.job}, in {public_url(self.checkpoint.objects.root)}"
+        yield from _run_facts(self.run, self.head)
+        if self.done:
+            return
+        if self.waiting_us is not None:
             yield "", f"it waits for a sink since {time_text(self.waiting_us)} UTC"
-        if self.drain and not self.done:
+        if self.drain:
             yield "drain", "every window fires, and this root accepts no more input"
-        if not self.done:
-            yield "timeout", text_of(self.timeout_us)
+        yield "timeout", text_of(self.timeout_us)
+
+
+def _run_facts(run: RunBegun, head: Manifest) -> Iterator[Fact]:
+    """Who runs a job, since when, and how far it is."""
+    now = now_us()
+    yield "run by", f"process {run.process.pid} on {run.process.host}, {run.runner}"
+    yield "since", f"{time_text(run.begun_us)} UTC, {age_text(run.begun_us, now)}"
+    yield "checkpoint", f"{head.id:,}, {'drained' if head.drained else f'made {age_text(head.created_us, now)}'}"

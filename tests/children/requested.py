@@ -24,12 +24,12 @@ from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.requests import BEGUN, control_folder
 from tidestate.statestore.spec.store import Parquet
 
-INPUT = [
+TAKEN = [
     batch([(1, "a", 1), (3, "b", 2)]),
     batch([(33, "a", 4)]),
     batch([(2, "a", 8), (5, "b", 16), (11, "a", 32)]),  # later than allowed, in windows that are retained
 ]
-GIVEN = batch([(4, "b", 64), (12, "c", 128)])
+OFFERED = batch([(4, "b", 64), (12, "c", 128)])
 
 
 def described() -> Aggregation:
@@ -45,7 +45,7 @@ def main(root: str, batches: str, death: str = "") -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def given() -> Iterator[pa.Table]:
-        yield from INPUT[: int(batches)]
+        yield from TAKEN[: int(batches)]
         while not runner.head.drained and not Path(root, control_folder(runner.head.epoch), BEGUN).exists():
             time.sleep(0.01)
         print('{"event": "ready"}', flush=True)

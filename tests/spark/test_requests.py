@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.requests import asker, until
 from tests.helpers.spark_inputs import batch, job, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import DurableQuery, OperatorStream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.requests import (
-    InputReading,
     MetricsRequest,
     RebuildRequest,
+    ReplayReading,
     ReprocessRequest,
     StopRequest,
 )
@@ -89,9 +90,9 @@ def test_errors_of_the_query_are_those_of_who_asks(spark: SparkSession, tmp_path
     assert (refused.value.code, refused.value.message) == (called.value.code, called.value.message)
     assert refused.value.context == {"operator": "other", "there": ["job"]}
     with pytest.raises(UsageError, match="no-messages"):
-        asked.ask(RebuildRequest({"": InputReading("parquet", (str(tmp_path / "input"),))}))
+        asked.ask(RebuildRequest({"": ReplayReading("parquet", (str(tmp_path / "input"),))}))
     with pytest.raises(TidestateError) as foreign:
-        asked.ask(RebuildRequest({"": InputReading("no-such-format")}))
+        asked.ask(RebuildRequest({"": ReplayReading("no-such-format")}))
     assert foreign.value.code == "request-failed"
     assert "no-such-format" in foreign.value.message
     assert query.isActive
@@ -114,3 +115,21 @@ def test_a_query_that_fails_says_why_it_has_ended(spark: SparkSession, tmp_path:
     assert end is not None
     assert end.why == "failed"
     assert end.error is not None
+
+
+def test_where_no_query_runs_this_process_puts_late_events_back_and_the_query_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    started(spark, tmp_path).stop()
+    assert ts.Root(root).reprocess(retained()).execute().put_back == 3
+    write(tmp_path / "input", len(TABLES), batch([(70, "c", 1)], 8))
+    query = retained().on_spark(stream(spark, tmp_path / "input"), checkpoint=root).start()
+    query.processAllAvailable()
+    assert query.reprocess_late() == 0
+    query.stop(drain=True)
+    alone = retained().standalone(checkpoint=tmp_path / "alone")
+    alone.run(TABLES)
+    alone.reprocess_late()
+    alone.run([*TABLES, batch([(70, "c", 1)], 8)], drain=True)
+    assert output(root, "panes") == output(tmp_path / "alone", "panes")

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.children.requested import GIVEN, INPUT, described
+from tests.children.requested import OFFERED, TAKEN, described
 from tests.helpers import evidence
 from tests.helpers.forked import ForkedChild, forked
 from tests.helpers.process import in_turn
@@ -26,20 +26,20 @@ from tidestate.recovery.log.requests import ControlAnswer, ReprocessRequest, Req
 from tidestate.statestore.errors import CommitUnknownError, UsageError
 from tools.demo.child import ChildFailedError
 
-FED = len(INPUT) + 2
+FED = len(TAKEN) + 2
 """The checkpoint that a request makes: a fence and all batches come before it."""
 REQUESTS: dict[str, RequestAction] = {
     "given": ReprocessRequest(),
     "ledger": ReprocessRequest(),
     "drain": StopRequest(drain=True),
 }
-ROWS = {"given": GIVEN.num_rows, "ledger": 3, "drain": None}
+ROWS = {"given": OFFERED.num_rows, "ledger": 3, "drain": None}
 
 
 @contextmanager
 def run(root: Path, *death: str) -> Iterator[ForkedChild]:
     """The child, once it can be asked; one that dies of its own hand is not waited for."""
-    child = ForkedChild("tests.children.requested", root, len(INPUT), *death, log=root.parent / "log")
+    child = ForkedChild("tests.children.requested", root, len(TAKEN), *death, log=root.parent / "log")
     try:
         child.wait_for(lambda event: event["event"] in ("ready", "done"))
         yield child
@@ -49,7 +49,7 @@ def run(root: Path, *death: str) -> Iterator[ForkedChild]:
 
 
 def submitted(root: Path, name: str) -> RequestTicket:
-    return asker(root).submit(REQUESTS[name], GIVEN if name == "given" else None)
+    return asker(root).submit(REQUESTS[name], OFFERED if name == "given" else None)
 
 
 def effects(root: Path) -> Counter[evidence.Row]:
@@ -62,11 +62,11 @@ def wanted(name: str) -> Counter[evidence.Row]:
     """The panes of a run in this process that did it once, by the method of its runner."""
     with TemporaryDirectory() as folder:
         runner = described().standalone(checkpoint=folder, partitions=2)
-        runner.run(INPUT)
+        runner.run(TAKEN)
         if name == "drain":
             runner.drain()
         else:
-            runner.reprocess_late(GIVEN if name == "given" else None)
+            runner.reprocess_late(OFFERED if name == "given" else None)
         return effects(Path(folder))
 
 
@@ -143,5 +143,5 @@ def test_who_asked_may_die(tmp_path: Path) -> None:
     with run(root):
         assert forked("tests.children.asking", root) == -signal.SIGKILL
         epoch = asker(root).run().epoch
-        assert asker(root).answer(RequestTicket(epoch, 1)).rows == GIVEN.num_rows
+        assert asker(root).answer(RequestTicket(epoch, 1)).rows == OFFERED.num_rows
     assert effects(root) == wanted("given")

@@ -309,19 +309,19 @@ def test_who_gives_up_withdraws_unless_the_run_has_begun(begun: Begun) -> None:
     assert run.done == [1]
 
 
-def test_a_run_of_which_nothing_is_seen_any_more(begun: Begun) -> None:
-    """On another host, so that nobody knows whether it lives: what it has not taken is withdrawn."""
-    run = begun.run
-    run.over = True
-    begun.watch._ended.set()  # it dies without a word: no end.json, and its lease is not renewed
-    begun.watch._objects = Objects(Path(run.checkpoint.objects.root) / "elsewhere")
-    begun.watch._thread.join()
+def test_a_run_of_which_nothing_is_seen_any_more(checkpoint: Checkpoint) -> None:
+    """It says nothing, and nobody knows whether it lives: what it has not taken is withdrawn."""
+    run = Run(checkpoint, fenced(checkpoint, None))
+    heartbeat = Heartbeat(checkpoint, 1)
+    heartbeat.begin()
+    checkpoint.objects.create("control/1/begun.json", msgspec.json.encode(run.begun()))
     seconds = iter(range(0, 100 * int(UNSEEN_S), 5))
-    patient = Asker(run.checkpoint.objects, wait=lambda _s: None, clock=lambda: float(next(seconds)))
+    patient = Asker(checkpoint.objects, wait=lambda _s: None, clock=lambda: float(next(seconds)))
     ticket = patient.submit(MetricsRequest())
     with pytest.raises(UsageError, match="run-ended"):
         patient.answer(ticket)
-    assert "1/1.taken.json" in control_files(Path(run.checkpoint.objects.root))
+    assert "1/1.taken.json" in control_files(Path(checkpoint.objects.root))
+    heartbeat.end()
 
 
 def test_storage_that_fails_stops_nothing_and_answers_come_later(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidestate as ts
-from tests.children.requested import GIVEN, INPUT, described
+from tests.children.requested import OFFERED, TAKEN, described
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate_here
@@ -27,7 +27,7 @@ JOB = f"{ROOT}/tests/children/requested.py:described"
 @contextmanager
 def run(root: Path) -> Iterator[ForkedChild]:
     """A run in a process of its own, after all input, which waits for more."""
-    child = ForkedChild("tests.children.requested", root, len(INPUT), log=root.parent / "log")
+    child = ForkedChild("tests.children.requested", root, len(TAKEN), log=root.parent / "log")
     try:
         child.wait_for(lambda event: event["event"] == "ready")
         yield child
@@ -82,11 +82,11 @@ def test_a_run_elsewhere_puts_late_events_back(tmp_path: Path) -> None:
         assert "3 events of counted (very_late)" in " ".join(planned.stdout.split())
         assert f"process {child.pid}" in " ".join(planned.stdout.split())
         done = json.loads(tidestate_here("reprocess", root, "--confirm", "--json").stdout)
-        assert (done["put_back"], done["checkpoint"], done["done"]) == (3, len(INPUT) + 2, True)
+        assert (done["put_back"], done["checkpoint"], done["done"]) == (3, len(TAKEN) + 2, True)
         assert done["run"]["pid"] == child.pid
         again = tidestate_here("reprocess", root, "--confirm")
         assert "0 events" in again.stdout
-        plan = ts.Root(root).reprocess(rows=GIVEN, operator="counted")
+        plan = ts.Root(root).reprocess(rows=OFFERED, operator="counted")
         assert plan.as_dict()["given"] == 2
         assert plan.execute().put_back == 2
         wrong = tidestate_here("reprocess", root, "--operator", "other")
@@ -94,15 +94,15 @@ def test_a_run_elsewhere_puts_late_events_back(tmp_path: Path) -> None:
         assert "feed-operator" in wrong.stderr
         assert "--operator" in wrong.stderr
     alone = described().standalone(checkpoint=tmp_path / "alone", partitions=2)
-    alone.run(INPUT)
+    alone.run(TAKEN)
     alone.reprocess_late()
-    alone.reprocess_late(GIVEN)
+    alone.reprocess_late(OFFERED)
     assert effects(root) == effects(tmp_path / "alone")
 
 
 def test_where_none_runs_this_process_puts_them_back(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    described().standalone(checkpoint=root, partitions=2).run(INPUT)
+    described().standalone(checkpoint=root, partitions=2).run(TAKEN)
     refused = tidestate_here("reprocess", root)
     assert refused.returncode == 5
     assert "not-running" in refused.stderr
@@ -116,13 +116,13 @@ def test_where_none_runs_this_process_puts_them_back(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "3 events, checkpoint 6" in " ".join(done.stdout.split())
     assert ts.Root(root).reprocess(described()).as_dict()["waiting"] == []
-    assert ts.Root(root).reprocess(described(), rows=GIVEN).execute().put_back == 2
+    assert ts.Root(root).reprocess(described(), rows=OFFERED).execute().put_back == 2
     runner = described().standalone(checkpoint=root)
-    assert runner.run(INPUT).num_rows == 0, "the job goes on from there"
+    assert runner.run(TAKEN).num_rows == 0, "the job goes on from there"
     alone = described().standalone(checkpoint=tmp_path / "alone", partitions=2)
-    alone.run(INPUT)
+    alone.run(TAKEN)
     alone.reprocess_late()
-    alone.reprocess_late(GIVEN)
+    alone.reprocess_late(OFFERED)
     assert effects(root) == effects(tmp_path / "alone")
     runner.drain()
     with pytest.raises(UsageError, match="drained"):
@@ -148,7 +148,7 @@ def test_a_loop_that_is_stopped_does_not_drain_and_the_next_one_goes_on(tmp_path
     """``run(…, drain=True)`` drains after its whole input alone."""
     job = described()
     runner = job.standalone(checkpoint=tmp_path)
-    batches = iter([*INPUT, *INPUT])
+    batches = iter([*TAKEN, *TAKEN])
 
     def given() -> Iterator[object]:
         for number, rows in enumerate(batches):
@@ -161,5 +161,5 @@ def test_a_loop_that_is_stopped_does_not_drain_and_the_next_one_goes_on(tmp_path
     runner.run(given(), drain=True)
     head = Checkpoint.open(tmp_path).chosen(None).manifest
     assert (head.input.batches if head.input else 0, head.drained) == (2, False)
-    job.standalone(checkpoint=tmp_path).run(INPUT, drain=True)
+    job.standalone(checkpoint=tmp_path).run(TAKEN, drain=True)
     assert Checkpoint.open(tmp_path).chosen(None).manifest.drained
