@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
+from tests.helpers.apis import Notes, raises_foreign
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
@@ -116,8 +117,8 @@ def test_a_drained_checkpoint_refuses_new_input(spark: SparkSession, tmp_path: P
 def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 30)):
         write(tmp_path / "input", number, table)
-    seen: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
-    refused: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
+    seen: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(tmp_path / "seen")
+    refused: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(tmp_path / "refused")
 
     def sink(panes: DataFrame, one: DeliveryId) -> None:
         found = (one, sorted(map(tuple, panes.collect()), key=repr))
@@ -128,9 +129,9 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
 
     root = tmp_path / "cp"
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
-    with pytest.raises(RuntimeError, match="the sink is full"):
+    with raises_foreign(RuntimeError, match="the sink is full"):
         query.processAllAvailable()
-    with pytest.raises(RuntimeError, match="the sink is full"):
+    with raises_foreign(RuntimeError, match="the sink is full"):
         query.stop()
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
     query.processAllAvailable()
@@ -143,16 +144,16 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
 
 def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 0, sample(1, 80)[0])
-    root, seen = tmp_path / "a [1] {b,c} *?%20é", dict[int, int]()
+    root, seen = tmp_path / "a [1] {b,c} *?%20é", Notes[int](tmp_path / "seen")
 
-    def sink(panes: DataFrame, one: DeliveryId) -> None:
-        seen[one.checkpoint] = panes.count()
+    def sink(panes: DataFrame, _delivery: DeliveryId) -> None:
+        seen.append(panes.count())
 
     for _ in range(2):
         query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
         query.processAllAvailable()
         query.stop()
-    assert list(seen.values()) == [len(found) for found in output(root, "panes").values()] != []
+    assert list(seen) == [len(found) for found in output(root, "panes").values()] != []
 
 
 @pytest.fixture
