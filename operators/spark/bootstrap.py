@@ -204,6 +204,6 @@ def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: Fi
             code="bootstrap-rows",
             found=sorted(dropped),
         )
-    read = stamps.take(paths)
+    read = stamps.take(batch, paths)
     source.check_age(platform_of(stream.sparkSession), read)
     return tuple(f"{path} {time_ms}" for path, time_ms in read.items())

@@ -59,9 +59,11 @@ class FileStamps:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._taken: dict[str, tuple[int, int]] = {}
+        self._listed = list[tuple[DataFrame, set[str]]]()
 
-    def take(self, paths: Sequence[str]) -> dict[str, int]:
-        """Modification times of files in milliseconds, by URL."""
+    def take(self, batch: DataFrame, paths: Sequence[str]) -> dict[str, int]:
+        """Modification times of the files of a batch in milliseconds, by URL."""
+        self._listed.append((batch, set(paths)))
         for path in paths:
             if path not in self._taken:
                 self._taken[path] = self._platform.file_stamp(path)
@@ -70,6 +72,9 @@ class FileStamps:
     def check_unchanged(self) -> None:
         """Raise `ConflictError` where a file has changed since."""
         changed = [path for path, stamp in self._taken.items() if self._platform.file_stamp(path) != stamp]
+        for batch, paths in self._listed:
+            # Of Spark Connect each reading of a batch lists its files anew.
+            changed += sorted(paths.symmetric_difference(batch.inputFiles()))
         if changed:
             raise ConflictError(
                 "files of the history changed while they were read: bootstrap again, from files that do not change",

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 from tidestate.operators.spark.failures import carried_in
 from tidestate.operators.spark.platform import SPARK_ERRORS
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UnavailableError, UsageError
 
+_BROKEN = re.compile(r"STREAM_FAILED\S* (?:Broken pipe|Connection reset|java\.io\.EOFException|null)")
+"""What the server says when it writes to the process of a query, or reads from it, and that is gone."""
+_LOST = re.compile(r"INVALID_HANDLE\.SESSION_|failed to connect to all addresses|StatusCode\.UNAVAILABLE|recvmsg:")
 _LACKS = re.compile(r"ModuleNotFoundError: (No module named '([^']+)')")
 
 
@@ -23,6 +26,17 @@ def error_of_server(text: str) -> Exception | None:
             "the client, with the extras of the job (docs/how-to/run-on-a-cluster.md)",
             code="server-package",
             reason=lacks[1],
+        )
+    if _BROKEN.search(text) is not None:
+        return UnavailableError(
+            "the process of this query in the Spark Connect server has died: start the job again, nothing is lost",
+            code="server-process",
+        )
+    if _LOST.search(text) is not None:
+        return UnavailableError(
+            "the Spark Connect server has lost this session, or cannot be reached: if the query has ended with it, "
+            "start the job again, nothing is lost; the command line says what was committed, tidestate list",
+            code="server-lost",
         )
     return None
 

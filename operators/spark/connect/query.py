@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.delivery import PATIENCE_S
-from tidestate.operators.engine.exposition import instrument
+from tidestate.operators.engine.exposition import exposition_text, instrument
 from tidestate.operators.engine.job import progress_of
 from tidestate.operators.engine.job_metrics import stored_families
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
@@ -29,7 +29,7 @@ from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
-from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.recovery.log.manifest import Manifest, OutputKind, Scan
 from tidestate.recovery.log.requests import (
     ControlAnswer,
     InputReading,
@@ -49,10 +49,12 @@ from tidestate.statestore.secrets import public_url
 class QueryOnConnect(DurableQuery):
     """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
 
-    def __init__(self, root: str, job: str) -> None:
-        self._root, self._job = root, job
+    def __init__(self, root: str, job: str, delivers: Collection[OutputKind] = ()) -> None:
+        self._root, self._job, self._delivers = root, job, delivers
         self.query: StreamingQuery | None = None
         """Spark's query, once it has started."""
+        self.epoch = 0
+        """The writer epoch of its run."""
         self._checkpoint: Checkpoint | None = None
         self._is_stopped = False
 
@@ -141,8 +143,17 @@ class QueryOnConnect(DurableQuery):
         return None
 
     def exception(self) -> Exception | None:
-        failure = None if self.query is None or self._is_stopped else self.query.exception()
-        return None if failure is None else error_of_server(str(failure)) or failure
+        if self.query is None or self._is_stopped:
+            return None
+        failure = self.query.exception()
+        if failure is None:
+            return self._error_of_end()
+        return error_of_server(str(failure)) or failure
+
+    def _error_of_end(self) -> Exception | None:
+        """Why the run has ended between two batches, as at a tick, which Spark's query knows nothing of."""
+        end = None if self.isActive else self._asker.end(self.epoch)
+        return end.error.error() if end is not None and end.error is not None else None
 
     def explain(self, extended: bool = False) -> None:
         self._spark_query.explain(extended)
@@ -159,7 +170,10 @@ class QueryOnConnect(DurableQuery):
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""
         try:
-            return wait()
+            result = wait()
+            if (failure := self.exception()) is not None:
+                raise failure from failure.__cause__
+            return result
         except SPARK_ERRORS as error:
             own = error_of_server(str(error)) or self.exception()
             if own is not None:
@@ -193,7 +207,11 @@ class QueryOnConnect(DurableQuery):
         return gaps_of_progress(self._progress_of(operator))
 
     def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
-        return Asker(self._opened.objects).ask(action, rows)
+        return self._asker.ask(action, rows)
+
+    @property
+    def _asker(self) -> Asker:
+        return Asker(self._opened.objects)
 
     def _progress_of(self, operator: str | None) -> Progress:
         manifest = self.manifest
@@ -209,10 +227,11 @@ class QueryOnConnect(DurableQuery):
     def waits(self) -> SinkWaits:
         manifest = self.manifest
         reached = delivered(self._opened, manifest)
-        return SinkWaits(self.waiting_since_us, 0, max(0, manifest.id - min(reached.panes, reached.late)))
+        most = max((manifest.id - reached.up_to(kind) for kind in self._delivers), default=0)
+        return SinkWaits(self.waiting_since_us, 0, most)
 
     def prometheus(self) -> str:
-        return self._ask(MetricsRequest()).text
+        return self._ask(MetricsRequest()).text if self.isActive else exposition_text(self._families())
 
     def opentelemetry(self, provider: Any = None) -> None:
         instrument(self._families, provider)
@@ -224,4 +243,4 @@ class QueryOnConnect(DurableQuery):
 
     @property
     def metrics_url(self) -> str | None:
-        return Asker(self._opened.objects).run().metrics_url if self.isActive else None
+        return self._asker.run().metrics_url if self.isActive else None

@@ -29,9 +29,9 @@ from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
 
-LOOK_S = 0.5
+LOOK_S = 0.2
 """How often the process looks whether its server still lives."""
-ASK_EVERY = 60
+ASK_EVERY = 150
 """At every so many looks the server is asked for the query: one that it has lost ends the process, and the question
 keeps the client's session, which the server would close with its queries after an hour.
 """
@@ -150,18 +150,22 @@ class _Ender:
 
     def __init__(self, query: QueryInServer) -> None:
         self._query, self._server = query, os.getppid()
-        self._asked_to_end = threading.Event()
+        self._is_asked_to_end = False
 
     def begin(self) -> None:
         """From now on. Must be called on the main thread, which alone has signals."""
-        signal.signal(signal.SIGTERM, lambda _number, _frame: self._asked_to_end.set())
+        signal.signal(signal.SIGTERM, self._ask_to_end)
         # Not a daemon: Python waits for it before the exit hooks of PySpark, which try for ten minutes to reach a
         # server that may be gone.
         threading.Thread(target=self._run, name="tidestate-ender").start()
 
+    def _ask_to_end(self, _number: int, _frame: object) -> None:
+        # Nothing with a lock: a second signal may come in the middle of this.
+        self._is_asked_to_end = True
+
     def _run(self) -> None:
         looks = 0
-        while not (self._asked_to_end.wait(LOOK_S) or self._query.stopped.is_set() or self._is_orphaned()):
+        while not (self._is_asked_to_end or self._query.stopped.wait(LOOK_S) or self._is_orphaned()):
             looks += 1
             if looks % ASK_EVERY == 0 and self._is_lost():
                 break
