@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,6 +206,29 @@ def test_a_long_list_of_files_stands_in_a_file_of_its_own(
     query.processAllAvailable()
     query.stop(drain=True)
     assert query.manifest.totals["accepted"] == 13
+
+
+def test_rows_that_are_given_are_taken_in_and_the_endpoint_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = batch([(1, "a", 1), (45, "a", 2)]), batch([(30, "b", 3)], 9)
+    write(tmp_path / "input", 0, first)
+    started = job().on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=2, metrics=0
+    )
+    query = started.start()
+    query.processAllAvailable()
+    assert query.reprocess_late(second) == 1
+    assert query.metrics_url is not None
+    with urllib.request.urlopen(query.metrics_url) as answer:
+        text = answer.read().decode()
+    assert 'tidestate_counted_total{class="fed_accepted",operator="job",query="job"} 1.0\n' in text
+    query.stop(drain=True)
+    assert query.metrics_url is None
+    alone = job().standalone(checkpoint=tmp_path / "alone")
+    alone.run([first])
+    alone.reprocess_late(second)
+    alone.drain()
+    assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")
+    assert query.manifest.totals == alone.head.totals
 
 
 def test_a_query_of_what_is_there_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:
