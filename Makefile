@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-wide test-long archive rewritten spark-matrix check lint types layers ratchets docs site bench release clean
+.PHONY: help demo test quick test-wide test-long archive rewritten spark-matrix connect check lint types layers ratchets docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-wide  each of the long tests once, with few examples: 40 minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make spark-matrix  the tests of Spark on each Spark from 3.5 on (SPARKS='3.5.9 4.0.5' PYTHONS=3.12)"
+	@echo "make connect    tests of Spark on Spark Connect: those of every CI run, or ARGS=tests/spark for all"
 	@echo "make check      lint, types, layers, the docs checks and the site"
 	@echo "make site       the documentation as a site, in build/site"
 	@echo "make bench      every case against its peer, and memory (minutes)"
@@ -53,6 +54,10 @@ rewritten: $(VENV)/installed-dev
 
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)
+
+# A real server in a process of its own. The list has each kind of job once, some of the long form.
+connect: $(VENV)/installed-dev
+	@TIDESTATE_REMOTE=1 TIDESTATE_WIDE=1 $(PY) -m pytest -q $(if $(ARGS),$(ARGS),@tests/connect_in_ci.txt)
 
 check: lint types layers ratchets docs site
 

@@ -25,6 +25,7 @@ from xdist.scheduler import LoadFileScheduling
 # Helpers assert too: what they compare is printed as in a test.
 pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
 
+from tests.helpers.apis import CLASSIC, OF_ITS_OWN  # noqa: E402
 from tests.helpers.process import LONG, QUICK, REMOTE, SCRATCH, WIDE, forget  # noqa: E402
 
 if TYPE_CHECKING:
@@ -188,6 +189,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+        if (reason := _not_on_connect(item)) is not None and REMOTE:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _not_on_connect(item: pytest.Item) -> str | None:
+    """Why a test is skipped where the shared session is of Spark Connect; None if it is not."""
+    if (classic := item.get_closest_marker("classic")) is not None:
+        return f"classic Spark alone: {CLASSIC[classic.args[0]]}"
+    return None if "spark" in getattr(item, "fixturenames", ()) else OF_ITS_OWN
 
 
 def shares_spark(nodeid: str) -> bool:

@@ -121,16 +121,20 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def say(job: str, event: str, checkpoint_id: int) -> None:
+    """Tell the process that started this one."""
+    with SAYING:
+        print(json.dumps({"event": event, "checkpoint": checkpoint_id, "job": job}), flush=True)
+
+
+def wait_at(job: str, pause: str, moment: str, checkpoint_id: int) -> None:
+    """The hook of a job: wait for the kill at one moment."""
+    if pause == f"{moment}:{checkpoint_id}":
+        say(job, "paused", checkpoint_id)
+        time.sleep(3600)
+
+
 def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    def say(event: str, checkpoint_id: int) -> None:
-        with SAYING:
-            print(json.dumps({"event": event, "checkpoint": checkpoint_id, "job": arguments.job}), flush=True)
-
-    def hook(moment: str, checkpoint_id: int) -> None:
-        if arguments.pause == f"{moment}:{checkpoint_id}":
-            say("paused", checkpoint_id)
-            time.sleep(3600)
-
     described = JOBS[arguments.job]()
     job = described.on_spark(
         {stream: read(spark, arguments.folder / stream) for stream in described.graph.streams},
@@ -139,11 +143,11 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
         partitions=PARTITIONS.get(arguments.job, 2),
         paths={"direct_scan", "in_driver"} if arguments.in_driver else {"direct_scan"},
     )
-    query = job.with_hook(hook).start()
-    say("started", query.checkpoint_id)
+    query = job.with_hook(partial(wait_at, arguments.job, arguments.pause)).start()
+    say(arguments.job, "started", query.checkpoint_id)
     query.processAllAvailable()
     query.stop(drain=arguments.drain)
-    say("done", query.checkpoint_id)
+    say(arguments.job, "done", query.checkpoint_id)
 
 
 def at_once(run_one: Callable[[argparse.Namespace], None], jobs: list[argparse.Namespace]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.apis import Notes
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.spark_inputs import batch, job, rows
 from tidestate import OperatorStream
@@ -34,8 +35,11 @@ class Sink:
 
     root: Path
     takes: int = 1
-    offers: list[tuple[DeliveryId, int]] = field(default_factory=list)
-    took: list[tuple[DeliveryId, list[tuple[object, ...]]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        noted = self.root.with_name(f"{self.root.name}-sink")
+        self.offers: Notes[tuple[DeliveryId, int]] = Notes(noted / "offers")
+        self.took: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(noted / "took")
 
     def __call__(self, panes: Any, delivery_id: DeliveryId) -> bool:
         self.offers.append((delivery_id, len(list((self.root / "manifests").glob("*.json")))))

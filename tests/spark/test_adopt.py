@@ -38,6 +38,7 @@ from tools.demo.child import Child, ChildFailedError
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.classic("adoption"),
     pytest.mark.kill,
     pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on"),
 ]

@@ -30,7 +30,11 @@ from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.statestore.errors import ConflictError, TidestateError
 
-pytestmark = [pytest.mark.spark, pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.classic("adoption"),
+    pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on"),
+]
 
 COLUMNS = schema_of(SCHEMA)
 

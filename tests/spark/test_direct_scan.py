@@ -21,7 +21,7 @@ from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.spark import rdd_transport
 from tidestate.recovery.log.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
 
 COMPACTED = "spark.sql.streaming.fileSource.log.compactInterval"
 

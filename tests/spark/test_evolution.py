@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import tidestate as ts
+from tests.helpers.apis import Notes, raises_foreign
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation, agg, trigger
@@ -118,7 +119,7 @@ def test_a_source_more_before_the_first_batch(spark: SparkSession, tmp_path: Pat
             raise RuntimeError(point)
 
     query = first().on_spark(one, checkpoint=root, partitions=1).with_hook(dies).start()
-    with pytest.raises(RuntimeError):
+    with raises_foreign(RuntimeError):
         query.processAllAvailable()
     assert (root / "spark" / "offsets" / "0").exists()
     query = first().on_spark(one.union(stream(spark, tmp_path / "new")), checkpoint=root).start()
@@ -141,8 +142,8 @@ def test_arrears_have_the_names_of_today(spark: SparkSession, tmp_path: Path) ->
     def broken(_panes: DataFrame, _delivery: DeliveryId) -> None:
         raise RuntimeError("for good")
 
-    rows, root, took = stream(spark, tmp_path / "input"), tmp_path / "root", list[list[str]]()
-    with pytest.raises(RuntimeError, match="for good"):
+    rows, root, took = stream(spark, tmp_path / "input"), tmp_path / "root", Notes[list[str]](tmp_path / "took")
+    with raises_foreign(RuntimeError, match="for good"):
         counted("a.n").on_spark(rows, checkpoint=root, sink=broken).start().processAllAvailable()
 
     def taken(panes: DataFrame, _delivery: DeliveryId) -> None:

@@ -25,7 +25,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("patched")]
 
 FILE_BYTES = 3_000
 """The limit of a small batch here: about 100 rows of `sample`."""

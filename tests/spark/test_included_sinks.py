@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
+from tests.helpers.apis import Switch
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample, write
@@ -108,13 +108,13 @@ def test_what_was_abandoned_is_withdrawn(spark: SparkSession, tmp_path: Path) ->
 def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 90)):
         write(tmp_path / "input", number, table)
-    target, up = target_of(f"parquet:{tmp_path / 'parquet'}"), threading.Event()
+    target, up = target_of(f"parquet:{tmp_path / 'parquet'}"), Switch(tmp_path / "up")
     sink = target.sink()
 
     def lagging(panes: DataFrame, delivery: DeliveryId) -> bool:
-        if up.is_set():
+        if is_up := bool(up):
             sink(panes, delivery)
-        return up.is_set()
+        return is_up
 
     lagging.behind = 100  # type: ignore[attr-defined]
     source = stream(spark, tmp_path / "input")
@@ -123,7 +123,7 @@ def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_pa
     assert query.waits.checkpoints > 2
     assert query.waiting_since_us is None
     assert not (tmp_path / "parquet").exists()
-    up.set()
+    up.turn(on=True)
     deadline = time.monotonic() + 60
     while query.waits.checkpoints:
         assert time.monotonic() < deadline, query.waits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
+from tests.helpers.apis import Notes, raises_foreign
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
@@ -116,8 +118,8 @@ def test_a_drained_checkpoint_refuses_new_input(spark: SparkSession, tmp_path: P
 def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 30)):
         write(tmp_path / "input", number, table)
-    seen: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
-    refused: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
+    seen: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(tmp_path / "seen")
+    refused: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(tmp_path / "refused")
 
     def sink(panes: DataFrame, one: DeliveryId) -> None:
         found = (one, sorted(map(tuple, panes.collect()), key=repr))
@@ -128,9 +130,9 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
 
     root = tmp_path / "cp"
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
-    with pytest.raises(RuntimeError, match="the sink is full"):
+    with raises_foreign(RuntimeError, match="the sink is full"):
         query.processAllAvailable()
-    with pytest.raises(RuntimeError, match="the sink is full"):
+    with raises_foreign(RuntimeError, match="the sink is full"):
         query.stop()
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
     query.processAllAvailable()
@@ -143,16 +145,16 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
 
 def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 0, sample(1, 80)[0])
-    root, seen = tmp_path / "a [1] {b,c} *?%20é", dict[int, int]()
+    root, seen = tmp_path / "a [1] {b,c} *?%20é", Notes[int](tmp_path / "seen")
 
-    def sink(panes: DataFrame, one: DeliveryId) -> None:
-        seen[one.checkpoint] = panes.count()
+    def sink(panes: DataFrame, _delivery: DeliveryId) -> None:
+        seen.append(panes.count())
 
     for _ in range(2):
         query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
         query.processAllAvailable()
         query.stop()
-    assert list(seen.values()) == [len(found) for found in output(root, "panes").values()] != []
+    assert list(seen) == [len(found) for found in output(root, "panes").values()] != []
 
 
 @pytest.fixture
@@ -204,6 +206,29 @@ def test_a_long_list_of_files_stands_in_a_file_of_its_own(
     query.processAllAvailable()
     query.stop(drain=True)
     assert query.manifest.totals["accepted"] == 13
+
+
+def test_rows_that_are_given_are_taken_in_and_the_endpoint_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = batch([(1, "a", 1), (45, "a", 2)]), batch([(30, "b", 3)], 9)
+    write(tmp_path / "input", 0, first)
+    started = job().on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=2, metrics=0
+    )
+    query = started.start()
+    query.processAllAvailable()
+    assert query.reprocess_late(second) == 1
+    assert query.metrics_url is not None
+    with urllib.request.urlopen(query.metrics_url) as answer:
+        text = answer.read().decode()
+    assert 'tidestate_counted_total{class="fed_accepted",operator="job",query="job"} 1.0\n' in text
+    query.stop(drain=True)
+    assert query.metrics_url is None
+    alone = job().standalone(checkpoint=tmp_path / "alone")
+    alone.run([first])
+    alone.reprocess_late(second)
+    alone.drain()
+    assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")
+    assert query.manifest.totals == alone.head.totals
 
 
 def test_a_query_of_what_is_there_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:

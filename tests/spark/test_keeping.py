@@ -14,7 +14,6 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -77,11 +76,13 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
 def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
 
-    def run(**more: Any) -> DurableQuery:
+    def run(**more: Any) -> str:
+        """The metrics before the end."""
         query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2, **more).start()
         query.processAllAvailable()
+        text = query.prometheus()
         query.stop()
-        return query
+        return text
 
     for number, table in enumerate(TABLES[:2]):
         write(folder, number, table)
@@ -89,9 +90,9 @@ def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_pat
     had = Checkpoint.open(root).stored_ids()
     for number, table in enumerate(TABLES[2:5], 2):
         write(folder, number, table)
-    query = run(checkpoints=CheckpointRetention(newest=2, grace="0 seconds"))
+    text = run(checkpoints=CheckpointRetention(newest=2, grace="0 seconds"))
     assert min(Checkpoint.open(root).stored_ids()) >= had[-1]
-    assert "tidestate_collected_checkpoints_total" in query.prometheus()
+    assert "tidestate_collected_checkpoints_total" in text
     job().standalone(checkpoint=tmp_path / "alone").run(TABLES[:5])
     assert output(root, "panes") == output(tmp_path / "alone", "panes")
     assert tidestate("verify", root, "--read-data", "--spark-checkpoint").returncode == 0

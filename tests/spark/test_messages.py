@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import tidestate as ts
 from tests.children.lost_orders import LOST_AFTER, SERVED, Order, orders
 from tests.helpers import evidence
+from tests.helpers.apis import Switch, raises_foreign
 from tests.helpers.killed import killed
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import some
@@ -36,6 +37,10 @@ BATCHES = [[M1, M2, M1], [M2, M1], [M3, M1, M3]]
 
 def clock(hour: int, minute: int, second: int = 0) -> datetime:
     return datetime(2026, 1, 1, hour, minute, second, tzinfo=UTC)
+
+
+class DiedError(Exception):
+    """Stands for the end of the process."""
 
 
 def highest(grouped: GroupedStream, layout: str, late: str | None = None) -> Aggregation:
@@ -86,12 +91,12 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
     folder.mkdir()
     stream = spark.readStream.schema("offset long, value long, time timestamp")
     stream = stream.option("maxFilesPerTrigger", 1).parquet(str(folder))
-    deaths = [True]
+    dying = Switch(tmp_path / "dying")
 
     def dies(moment: str, _checkpoint_id: int) -> None:
-        if moment == "before-manifest" and not deaths:
-            deaths.append(True)
-            raise KeyboardInterrupt
+        if moment == "before-manifest" and dying:
+            dying.turn(on=False)
+            raise DiedError
 
     root = tmp_path / "root"
     for batches in (BATCHES[:2], BATCHES[2:]):
@@ -104,9 +109,9 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
             running.stop()
             assert lose(root)
     assert query(root).replay_from().to_pylist() == [{"origin": 0, "start_offset": 1, "last_offset": 3}]
-    deaths.clear()
+    dying.turn(on=True)
     replay = spark.read.schema(stream.schema).parquet(str(folder)).where("offset >= 1")
-    with pytest.raises(KeyboardInterrupt):
+    with raises_foreign(DiedError):
         running.rebuild(replay)
     assert [running.rebuild(replay) for _ in range(2)] == [2, 0]
     running.stop()
@@ -193,6 +198,7 @@ def rows_of(root: Path) -> list[Any]:
     return [row for rows in output(root, "panes").values() for row in rows]
 
 
+@pytest.mark.classic("engine replay")
 def test_a_job_whose_message_store_was_lost_reads_its_files_again_by_itself(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -229,6 +235,7 @@ def test_a_job_whose_message_store_was_lost_reads_its_files_again_by_itself(
     assert kinds.count("feed") == 1, "the first file is not read again, as its window is over"
 
 
+@pytest.mark.classic("engine replay")
 def test_a_stream_that_cannot_be_read_again_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     policy = ts.Policy(messages="replay")
     rate = spark.readStream.format("rate").load().selectExpr("value offset", "value", "timestamp time")
@@ -241,6 +248,7 @@ def test_a_stream_that_cannot_be_read_again_is_refused(spark: SparkSession, tmp_
 
 
 @pytest.mark.long  # in every run: operators/local/test_lost_messages.py
+@pytest.mark.classic("engine replay")
 def test_files_that_are_gone_are_reported_and_the_job_goes_on(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
+from tests.helpers.apis import Notes
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, write
 from tests.helpers.spark_runs import output
@@ -65,13 +66,13 @@ def test_spark_gives_the_files_of_a_batch_by_size_not_as_they_came(spark: SparkS
     for number, count in enumerate((1, 5_000, 50)):
         write(tmp_path / "input", number, batch([(number, "a", 0)] * count, number * 10_000))
     stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
-    came: list[int] = []
+    came: Notes[list[int]] = Notes(tmp_path / "came")
 
     def take(rows: DataFrame, _: int) -> None:
         ids = [row.id // 10_000 for row in rows.coalesce(1).toLocalIterator()]
-        came.extend(dict.fromkeys(ids))
+        came.append(list(dict.fromkeys(ids)))
 
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "log")).start()
     query.processAllAvailable()
     query.stop()
-    assert came == [1, 2, 0]
+    assert list(came) == [[1, 2, 0]]

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
+from tests.helpers.apis import Notes
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.output_origins import BUFFERS, check_line, plain, table
 from tidestate import agg, watermark
@@ -54,7 +55,7 @@ def batches(folder: Path) -> list[pa.Table]:
 def test_tasks_number_what_they_put_out(spark: SparkSession, tmp_path: Path) -> None:
     tables = batches(tmp_path / "input")
     stream = spark.readStream.schema("k string, t timestamp, v long").option("maxFilesPerTrigger", FILES_A_BATCH)
-    delivered: list[pa.Table] = []
+    delivered: Notes[pa.Table] = Notes(tmp_path / "delivered")
 
     def sink(frame: DataFrame, _delivery: DeliveryId) -> None:
         delivered.append(arrow_of(frame))

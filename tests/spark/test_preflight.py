@@ -76,6 +76,7 @@ def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog
         pytest.param(True, "9.9.9", "worker-version", None, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.classic("jvm")
 def test_workers_that_cannot_run_the_job(
     rows: DataFrame,
     tmp_path: Path,
@@ -97,6 +98,7 @@ def test_workers_that_cannot_run_the_job(
         assert reason in str(error.context["reason"])
 
 
+@pytest.mark.classic("jvm")
 def test_a_python_of_workers_that_is_not_there(
     rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_python_of_workers_that_is_not_there(
 
 
 @pytest.mark.long
+@pytest.mark.classic("jvm")
 def test_a_worker_without_a_package_that_the_store_needs(
     rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_worker_without_a_package_that_the_store_needs(
     assert not (tmp_path / "cp").exists()
 
 
+@pytest.mark.classic("jvm")
 def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "BEGUN_PAUSE_S", 0.0)
     errors = [1, 2]

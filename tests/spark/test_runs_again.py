@@ -25,7 +25,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("engine replay")]
 
 COLUMNS = "part string, at long, t timestamp, k string, v long"
 SIDE_COLUMNS = "key string, t timestamp, value long, off int"

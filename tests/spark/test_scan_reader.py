@@ -24,7 +24,7 @@ from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
 
 ARROW_OPTIONS = st.fixed_dictionaries(
     {},

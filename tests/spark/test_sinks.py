@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.apis import Notes, Switch
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.checkout import ROOT
-from tests.helpers.internals import failure_of
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, REMOTE
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import agg
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.spark
 
 
 class Sink:
-    """Refuses while ``full``, by False and by the exception in turn; remembers what it took and was offered."""
+    """Refuses while ``full``, by False and by the exception in turn; notes what it took and was offered."""
 
-    def __init__(self) -> None:
-        self.full = True
-        self.offered: list[DeliveryId] = []
-        self.took: dict[DeliveryId, list[tuple[object, ...]]] = {}
+    def __init__(self, folder: Path, *, full: bool = True) -> None:
+        self.full = Switch(folder / "full", on=full)
+        self.offered: Notes[DeliveryId] = Notes(folder / "offered")
+        self.took: Notes[tuple[DeliveryId, list[tuple[object, ...]]]] = Notes(folder / "took")
 
     def __call__(self, panes: DataFrame, delivery_id: DeliveryId) -> bool:
         self.offered.append(delivery_id)
@@ -47,19 +47,20 @@ class Sink:
             raise ts.Refused("not now")
         if self.full:
             return False
-        self.took[delivery_id] = rows(arrow_of(panes))
+        self.took.append((delivery_id, rows(arrow_of(panes))))
         return True
 
     def check(self, root: Path) -> None:
         """It has everything once, in order."""
-        assert list(self.took) == [one.delivery_id for one in Checkpoint.open(root).outputs() if one.panes]
-        assert list(self.took.values()) == list(output(root, "panes").values()) != []
+        expected = [one.delivery_id for one in Checkpoint.open(root).outputs() if one.panes]
+        assert [delivery for delivery, _ in self.took] == expected
+        assert [found for _, found in self.took] == list(output(root, "panes").values()) != []
 
 
 def until(query: DurableQuery, reached: Callable[[], object]) -> None:
     deadline = time.monotonic() + 90
     while not reached():
-        assert failure_of(query) is None
+        assert query.exception() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -68,7 +69,7 @@ def until(query: DurableQuery, reached: Callable[[], object]) -> None:
 def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     for number, second in enumerate((1, 30, 45)):
         write(tmp_path / "input", number, batch([(second, "a", second)], number))
-    root, sink = tmp_path / "cp", Sink()
+    root, sink = tmp_path / "cp", Sink(tmp_path / "sink")
     started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink, partitions=1)
     query = started.start()
     until(query, lambda: len(sink.offered) > 1)
@@ -78,19 +79,19 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
     until(query, lambda: len(sink.offered) > 2)
     assert (len({*sink.offered}), query.checkpoint_id) == (1, held), "nothing is taken in meanwhile"
     query.stop()
-    assert (query.isActive, query.waiting_since_us, sink.took) == (False, None, {})
-    first, sink.offered = sink.offered[0], []
-    opening = threading.Timer(0.2, lambda: setattr(sink, "full", False))
+    assert (query.isActive, query.waiting_since_us, len(sink.took)) == (False, None, 0)
+    before = len(sink.offered)
+    opening = threading.Timer(0.2, lambda: sink.full.turn(on=False))
     opening.start()
     query = started.start()  # waits for the sink
     assert not sink.full
-    assert {*sink.offered} == {first} == {*sink.took}
+    assert {*list(sink.offered)[before:]} == {sink.offered[0]} == {one for one, _ in sink.took}
     query.processAllAvailable()
-    sink.full = True
+    sink.full.turn(on=True)
     draining = threading.Thread(target=lambda: query.stop(drain=True))
     draining.start()
     until(query, lambda: query.waiting_since_us is not None)
-    sink.full = False
+    sink.full.turn(on=False)
     draining.join()
     sink.check(root)
     head = Checkpoint.open(root).head()
@@ -100,7 +101,7 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
 
 @pytest.mark.long
 def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: SparkSession, tmp_path: Path) -> None:
-    root, sink = tmp_path / "cp", Sink()
+    root, sink = tmp_path / "cp", Sink(tmp_path / "sink")
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))
     by_clock = ts.stream(processing_time=True).group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count())
     started = by_clock.on_spark(
@@ -113,11 +114,11 @@ def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: Spa
     query.stop()
     kinds = [one["kind"] for one in evidence.work(root)]
     assert (kinds.count("batch"), kinds[-1]) == (1, "tick"), "the second file waits with the sink"
-    sink.full = False
+    sink.full.turn(on=False)
     query = started.start()
     query.processAllAvailable()
     query.stop(drain=True)
-    assert [one for one in sink.took if one.run == sink.offered[0].run] == [sink.offered[0]]
+    assert [one for one, _ in sink.took if one.run == sink.offered[0].run] == [sink.offered[0]]
     sink.check(root)
     assert sum(manifest["counters"].get("events", 0) for manifest in evidence.work(root)) == 2
 
@@ -125,10 +126,12 @@ def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: Spa
 class Gate(Sink):
     """Is not ready while ``full``, and then takes everything; of panes and late rows."""
 
-    asked = 0
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked: Notes[None] = Notes(folder / "asked")
 
     def ready(self) -> bool:
-        self.asked += 1
+        self.asked.append(None)
         return not self.full
 
 
@@ -137,14 +140,13 @@ def test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_
 ) -> None:
     for number, second in enumerate((1, 30, 2, 99)):
         write(tmp_path / "input", number, batch([(second, "a", second), (None, "b", 1)], number))
-    root, panes, late = tmp_path / "cp", Gate(), Sink()
-    late.full = False
+    root, panes, late = tmp_path / "cp", Gate(tmp_path / "panes"), Sink(tmp_path / "late", full=False)
     started = job().on_spark(
         stream(spark, tmp_path / "input"), checkpoint=root, sink=panes, late_sink=late, partitions=1
     )
     query = started.start()
-    until(query, lambda: panes.asked > 2)
-    assert (query.checkpoint_id, panes.offered, query.waiting_since_us is None) == (1, [], False)
+    until(query, lambda: len(panes.asked) > 2)
+    assert (query.checkpoint_id, len(panes.offered), query.waiting_since_us is None) == (1, 0, False)
     waits = query.waits
     assert waits.since_us is not None
     assert (waits.checkpoints, waits.total_us > 0) == (0, True)
@@ -157,39 +159,42 @@ def test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_
         notes = [jobs.apply(n).description() for n in range(jobs.size())]
         return any("job: waits for a sink since" in str(one) for one in notes)
 
-    until(query, noted)
+    if not REMOTE:  # a client has no list of jobs
+        until(query, noted)
     query.stop()
     assert query.checkpoint_id == 1, "the batch that waited is taken at the next start"
-    panes.full = False
+    panes.full.turn(on=False)
     query = started.start()
     query.processAllAvailable()
-    panes.full = True
+    panes.full.turn(on=True)
     with pytest.raises(UnavailableError, match=r"the sink refuses the panes of checkpoint.*sink-refuses"):
         query.stop(drain=True, timeout_s=0.2)
     assert query.manifest.drained
-    panes.full = False
+    panes.full.turn(on=False)
     with pytest.raises(UsageError, match="drained"):
         started.start()
     panes.check(root)
     ledgers = [(number, found) for one in Checkpoint.open(root).outputs() for number, found in one.ledgers.items()]
-    assert list(late.took) == [number for number, _ in ledgers]
-    assert list(late.took.values()) == list(output(root, "late").values()) != []
+    assert [one for one, _ in late.took] == [number for number, _ in ledgers]
+    assert [found for _, found in late.took] == list(output(root, "late").values()) != []
 
 
 def test_a_sink_that_never_returns_does_not_hold_stop_for_ever(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 0, batch([(1, "a", 1), (30, "a", 1)]))
-    called, returns = threading.Event(), threading.Event()
+    called, returns = Switch(tmp_path / "called"), Switch(tmp_path / "returns")
 
     def hangs(_panes: DataFrame, _id: DeliveryId) -> None:
-        called.set()
-        returns.wait(60)
+        called.turn(on=True)
+        deadline = time.monotonic() + 60
+        while not returns and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp", sink=hangs, partitions=1)
     query = started.start()
-    assert called.wait(60)
+    until(query, lambda: called)
     with pytest.raises(UnavailableError, match="sink-hangs"):
         query.stop(timeout_s=0.1)
-    returns.set()
+    returns.turn(on=True)
     query.stop()
     assert not query.isActive
 

@@ -17,6 +17,7 @@ from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.helpers.worked_example import STREAM, example
+from tidestate.operators.spark.platforms import platform_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of
 from tidestate.recovery.start import restore_budget
@@ -250,7 +251,7 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     needed = before(root)
     assert found is not None
     assert (found.store, found.files, found.rows) == ("rocksdb", len(needed), sum(one.rows for one in needed))
-    assert found.parallel == spark.sparkContext.defaultParallelism
+    assert found.parallel == platform_of(spark).parallelism
 
     observed = tidestate("show", root)
     assert "s predicted into rocksdb, budget 30 s" in observed.stdout

@@ -161,6 +161,7 @@ exec unshare -m sh -c 'mount -t tmpfs tmpfs "$0" && exec "$@"' "{root}" "{python
 
 @pytest.mark.long
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.classic("jvm")
 @pytest.mark.skipif(not may_mount(), reason=WHY_NOT)
 def test_workers_with_a_folder_of_their_own_at_the_root(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
