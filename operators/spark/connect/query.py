@@ -24,9 +24,9 @@ from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.connect.failed import error_of_server
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
+from tidestate.operators.spark.handles import chosen_progress, query_html
 from tidestate.operators.spark.monitoring import Report, observed_values
 from tidestate.operators.spark.platform import SPARK_ERRORS, is_connect
-from tidestate.operators.spark.query import chosen_progress, query_html
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -35,9 +35,9 @@ from tidestate.recovery.log.manifest import Manifest, OutputKind, Scan
 from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import (
     ControlAnswer,
-    InputReading,
     MetricsRequest,
     RebuildRequest,
+    ReplayReading,
     ReprocessRequest,
     RequestAction,
     StopRequest,
@@ -215,7 +215,7 @@ class QueryOnConnect(DurableQuery):
         if not is_connect(self._session):
             raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
-        replays = {name: InputReading(plan=packed(frame)) for name, frame in frames.items()}
+        replays = {name: ReplayReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0
 
     def metrics(self, operator: str | None = None) -> Metrics:
