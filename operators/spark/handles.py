@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.platform import is_modified_meanwhile
+from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.html_tables import facts_html
 
 BEGUN_TRIES, BEGUN_PAUSE_S = 5, 1.0
 """How often a query is begun while another driver does."""
+
+
+def status_of(query: StreamingQuery, waiting_since_us: int | None) -> dict[str, Any]:
+    """Spark's status of a query; while a sink holds the intake its message says so."""
+    status = dict(query.status)
+    if waiting_since_us is None:
+        return status
+    return {**status, "message": f"Waiting for a sink since {time_text(waiting_since_us)} UTC"}
 
 
 def query_html(query: DurableQuery, root: str) -> str:

@@ -34,7 +34,7 @@ from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.handles import chosen_progress, query_html, started
+from tidestate.operators.spark.handles import chosen_progress, query_html, started, status_of
 from tidestate.operators.spark.monitoring import (
     Report,
     SparkGauges,
@@ -251,8 +251,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     @property
     def status(self) -> dict[str, Any]:
-        since, found = self.waiting_since_us, dict(self._spark_query.status)
-        return found if since is None else {**found, "message": f"Waiting for a sink since {time_text(since)} UTC"}
+        return status_of(self._spark_query, self.waiting_since_us)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
