@@ -35,6 +35,7 @@ __all__ = [
     "Policy",
     # What runs a job, besides the verbs of a stream
     "run_operator",
+    "attach",
     "SeekableInput",
     "register_format",
     # For sinks of one's own
@@ -82,6 +83,7 @@ from tidestate.operators.root.root import Root as Root
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union
+from tidestate.operators.spark.connect.attached import attach as attach
 from tidestate.operators.streams.settings import RetentionSettings as Retention
 from tidestate.operators.streams.settings import lifetime as lifetime
 from tidestate.operators.streams.settings import period as period

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +14,7 @@ from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.recovery.inspect.rows import in_columns
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
@@ -26,20 +29,7 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
     Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``.
     """
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
-    if not taking:
-        raise UsageError(
-            "no operator of this job can process late events again: a deduplication can, and windows except of edges "
-            "and sessions of messages",
-            code="feed",
-        )
-    chosen = [name for name in taking if operator in (None, name)]
-    if not chosen or (rows is not None and len(chosen) > 1):
-        raise UsageError(
-            "name the operator that processes these events again, one of those listed: operator=",
-            code="feed-operator",
-            operator=operator,
-            there=list(taking),
-        )
+    chosen = check_operator(list(taking), operator, is_one=rows is not None)
     if rows is not None:
         return {chosen[0]: rows} if rows.num_rows else {}
     ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
@@ -53,6 +43,39 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
                 tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return {name: table for name, table in whole.items() if table.num_rows}
+
+
+def check_operator(taking: Sequence[str], operator: str | None, *, is_one: bool) -> list[str]:
+    """The operators that process late events again, of those that can: all, or the one that is named. Raises
+    `UsageError` if there is none (``feed``, ``feed-operator``), or several where ``is_one`` asks for one.
+    """
+    if not taking:
+        raise UsageError(
+            "no operator of this job can process late events again: a deduplication can, and windows except of edges "
+            "and sessions of messages",
+            code="feed",
+        )
+    chosen = [name for name in taking if operator in (None, name)]
+    if not chosen or (is_one and len(chosen) > 1):
+        raise UsageError(
+            "name the operator that processes these events again, one of those listed: operator=",
+            code="feed-operator",
+            operator=operator,
+            there=list(taking),
+        )
+    return chosen
+
+
+def waiting_rows(checkpoint: Checkpoint, head: Manifest, operators: Iterable[str]) -> dict[tuple[str, str], int]:
+    """How many rows the ledgers have since they were reprocessed last, by operator and reason."""
+    counts = Counter[tuple[str, str]]()
+    names = list(operators)
+    for output in checkpoint.outputs(head.fed + 1, of=head):
+        for name in names if output.late else ():
+            for rows in as_written(checkpoint, output.late_of(name)):
+                for pair in pc.value_counts(rows["reason"]).to_pylist():
+                    counts[name, pair["values"]] += pair["counts"]
+    return dict(sorted(counts.items()))
 
 
 def warn_of_purged(job: Job, fed: Manifest) -> str | None:

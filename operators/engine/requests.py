@@ -20,8 +20,8 @@ from tidestate.recovery.log.manifest import AnsweredRequest, Manifest
 from tidestate.recovery.log.requests import (
     EndReason,
     ErrorRecord,
-    InputReading,
     RebuildRequest,
+    ReplayReading,
     ReprocessRequest,
     RequestAction,
     RunBegun,
@@ -38,11 +38,11 @@ class RequestedDriver(Protocol):
 
     @property
     def head(self) -> Manifest:
-        """The newest checkpoint."""
+        """The manifest of the newest checkpoint."""
 
     @property
     def metrics_url(self) -> str | None:
-        """Where metrics are served."""
+        """Where metrics are served; None if they are not."""
 
     def families(self) -> list[Family]:
         """The metrics as they are now."""
@@ -66,7 +66,7 @@ class RequestedRun(AskedRun):
         """Reprocess late events, and return how many."""
 
     @abstractmethod
-    def rebuild(self, replay: Mapping[str, InputReading]) -> int:
+    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         """Put back lost messages, and return how many rows."""
 
     @abstractmethod

@@ -28,6 +28,7 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
+from tidestate.operators.local.requests import RequestedLoop
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -75,6 +76,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._driver: Driver[Batches, pa.Table] | None = None
         self._described: Graph | None = None
         self._replaying: InputReplay | InputRunAgain | None = None
+        self._requested: RequestedLoop | None = None
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
@@ -93,14 +95,19 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
         counts = progress is not False and shows_bars()
         panes = self._with_bar(batches) if counts else list(self.stream(batches))
-        if drain:
+        if drain and not self._is_stopped:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
         return pa.concat_tables([delivered_schema(driver.job.plan).empty_table(), *panes])
 
     def stream(self, batches: Input) -> Iterator[pa.Table]:
+        if self._requested is not None:
+            self._requested.is_stopped = False  # which was of the run before
         try:
             yield from self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
+        except BaseException as error:
+            self._end(error)
+            raise
         finally:
             self._end()
 
@@ -137,11 +144,15 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                     )
                 if replay is not None:
                     yield from replay.take(number, streams)
+                else:
+                    self._serve(driver)
                 continue
             if replay is not None:
                 yield from replay.finish()
                 replay = None
-            yield _take(driver, streams, Position(input=InputPosition(number + 1, mark)))
+            if self._is_stopped:
+                return
+            yield self._take(driver, streams, Position(input=InputPosition(number + 1, mark)))
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
@@ -162,11 +173,33 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             yield from self._read_again(driver, replay, source)
             if replay.left_to_identities:
                 yield from self._read_again(driver, InputReplay(driver), source)
+        self._serve(driver)
         for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
             mark = _mark(driver.job.graph, streams)
-            yield _take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
+            if self._is_stopped:
+                return
+            yield self._take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
+
+    def _take(self, driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Position) -> pa.Table:
+        """The panes of the next batch."""
+        self._serve(driver)
+        with driver.lock:
+            panes = driver.rows(driver.batch([streams], now_us(), lambda _id: position))
+            driver.skip_idle_time(now_us())
+        return panes
+
+    def _serve(self, driver: Driver[Batches, pa.Table]) -> None:
+        """Let others ask this run, from where its input goes on. A second loop of the same run is not asked."""
+        if self._requested is None:
+            self._requested = RequestedLoop(driver)
+            driver.serve_requests(self._requested)
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether a request has stopped this run."""
+        return self._requested is not None and self._requested.is_stopped
 
     def _replay(self, driver: Driver[Batches, pa.Table]) -> InputReplay | InputRunAgain | None:
         """The replay of the input that the policy asks for; None where nothing is missing."""
@@ -232,7 +265,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     @checked
     def drain(self, *, timeout_s: float | None = PATIENCE_S) -> pa.Table:
         driver = self._started("nothing has run here: run(batches, drain=True) skips batches that are done")
-        with driver.running():
+        with driver.running(), driver.lock:
             return driver.rows(driver.head if driver.drain(timeout_s) else None)
 
     @property
@@ -247,7 +280,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
         given = None if rows is None else as_table(rows, self._time_zone)
-        with driver.running():
+        with driver.running(), driver.lock:
             driver.deliver()
             back = late_rows(driver.job, given, operator)
             return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
@@ -259,7 +292,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 table = self._streams.rows(batch)
                 driver = self._begin(schemas_of(table))
                 streams = one_batch(driver.job.graph, table)
-                panes.append(driver.rows(driver.rebuild([streams])))
+                with driver.lock:
+                    panes.append(driver.rows(driver.rebuild([streams])))
         finally:
             self._end()
         driver = self._started("there is no replay: give one or more tables")
@@ -303,10 +337,13 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             )
             self._driver = Driver(job, InProcess(), self._sinks, retain=self._retain, metrics=self._metrics)
         self._driver.begin(replays=self._policy.messages == "replay")
-        self._driver.deliver()
+        with self._driver.lock:
+            self._driver.deliver()
         return self._driver
 
-    def _end(self) -> None:
+    def _end(self, failure: BaseException | None = None) -> None:
+        if self._requested is not None:
+            self._requested.end(failure)
         replaying, self._replaying = self._replaying, None
         if replaying is not None:
             replaying.close()
@@ -359,12 +396,6 @@ def _plain(position: Any) -> Any:
             found=position,
         )
     return plain
-
-
-def _take(driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Position) -> pa.Table:
-    panes = driver.rows(driver.batch([streams], now_us(), lambda _id: position))
-    driver.skip_idle_time(now_us())
-    return panes
 
 
 def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str, pa.Schema]:

@@ -13,7 +13,8 @@ from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.inspect.history.events import WindowHistory
 from tidestate.operators.inspect.history.window_history import key_columns, window_history
-from tidestate.operators.root.jobs import streams_of_job
+from tidestate.operators.root.jobs import described_job, streams_of_job
+from tidestate.operators.root.reprocessing import ReprocessPlan
 from tidestate.operators.root.rooted import Rooted
 from tidestate.operators.root.texts import key_texts
 from tidestate.operators.sinks.withdrawal import WithdrawalPlan
@@ -23,6 +24,7 @@ from tidestate.recovery.inspect.rows import operator_of
 from tidestate.recovery.inspect.verify import VerifyReport, verify
 from tidestate.recovery.moves.plans import CollectionPlan, ForkPlan, PinPlan, RescalePlan, UnpinPlan
 from tidestate.recovery.moves.reset_plan import ResetPlan
+from tidestate.recovery.moves.stop import StopPlan
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_drill import RestoreDrill, run_restore_drill
@@ -30,6 +32,7 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment, Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_root
+from tidestate.statestore.spec.plain import ArrowRows, as_table
 from tidestate.statestore.spec.store import StoreName
 
 
@@ -177,6 +180,26 @@ class RootVerbs(Rooted):
     def rescale(self, partitions: int, *, force: bool = False) -> RescalePlan:
         """Another number of state partitions, from the next start on. No data is read or written."""
         return RescalePlan.of(self._whole("rescale(…)"), partitions, force=force)
+
+    @checked
+    def stop(self, *, drain: bool = False, timeout: Span = "1 minute") -> StopPlan:
+        """End the job that runs here, in whatever process: who runs it and since when, and with ``.execute()`` it is
+        asked, and waited for. With ``drain`` every window fires first, and the root accepts no more input. Raises
+        `UsageError`: ``not-running``, or ``not-asked`` for a run that takes no requests.
+        """
+        return StopPlan.of(self._whole("stop(…)"), drain=drain, timeout_us=span_us(timeout))
+
+    @checked
+    def reprocess(
+        self, job: object | None = None, *, operator: str | None = None, rows: ArrowRows | None = None
+    ) -> ReprocessPlan:
+        """Put back the late events of the ledgers of all operators, or of ``operator``, each once; or ``rows``, each
+        time they are given. A run that is there is asked, in whatever process; where none is, this one does it, for
+        which it needs the ``job``. Raises as `stop`, and as ``reprocess_late`` of a job.
+        """
+        described = None if job is None else described_job(job)
+        given = None if rows is None else as_table(rows, None)
+        return ReprocessPlan.of(self._whole("reprocess(…)"), described, operator, given)
 
     def withdraw(self, sink: object) -> WithdrawalPlan:
         """Remove what the target of a sink, given as the job has it, has of checkpoints that a rewind or a repair has

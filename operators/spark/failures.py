@@ -10,28 +10,23 @@ from typing import NoReturn
 
 import msgspec
 
-from tidestate.statestore import errors
+from tidestate.recovery.log.requests import ErrorRecord
 from tidestate.statestore.errors import TidestateError
 
 _MARK = "tidestate-error:"
 _MARKED = re.compile(_MARK + r"([A-Za-z0-9+/=]+)")
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(ErrorRecord, frozen=True):
     """One of our errors as a value: another process raises it again, with code and context. ``cause``: the traceback
     of what it comes from, where it was raised; empty for none.
     """
 
-    kind: str
-    message: str
-    code: str
-    context: dict[str, str]
     cause: str = ""
 
     def error(self) -> TidestateError:
         """The error again, of the same class."""
-        kind: type[TidestateError] = getattr(errors, self.kind)
-        made = kind(self.message, code=self.code, **self.context)
+        made = super().error()
         # The exception itself may be of a class that only the other process can import.
         made.__cause__ = RuntimeError(self.cause) if self.cause else None
         return made
@@ -44,9 +39,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 def failure_of(error: TidestateError) -> Failure:
     """An error as a value."""
-    context = {name: str(value) for name, value in error.context.items()}
+    record = ErrorRecord.of(error)
     cause = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
-    return Failure(type(error).__name__, error.message, error.code, context, cause)
+    return Failure(record.kind, record.code, record.message, record.context, cause)
 
 
 class CarriedError(Exception):
@@ -62,6 +57,6 @@ def carried_in(text: str) -> TidestateError | None:
     for packed in _MARKED.findall(text):
         try:
             return msgspec.json.decode(base64.b64decode(packed, validate=True), type=Failure).error()
-        except (binascii.Error, msgspec.DecodeError, AttributeError):
+        except (binascii.Error, msgspec.DecodeError):
             continue
     return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -121,6 +122,10 @@ class JobListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has 
         """Take this listener off the session, which then reports nothing more to it."""
         self._session.streams.removeListener(self)
 
+    def _end_later(self) -> None:
+        """`end`, not while Spark calls: a client of Spark Connect holds a lock then, for which `end` would wait."""
+        threading.Thread(target=self.end, name="tidestate-listener", daemon=True).start()
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         if self._run is None and event.name == self._name:
             self._run = event.runId
@@ -140,7 +145,7 @@ class JobListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has 
             try:
                 self._listener.onQueryTerminated(event)
             finally:
-                self.end()
+                self._end_later()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.requests import RequestedDriver, RequestedRun
 from tidestate.operators.spark.connect.relations import unpacked
 from tidestate.recovery.control.past import run_ended
-from tidestate.recovery.log.requests import InputReading
+from tidestate.recovery.log.requests import ReplayReading
 
 
 class RequestedQuery(RequestedRun):
@@ -57,7 +57,7 @@ class RequestedQuery(RequestedRun):
             raise run_ended(self._driver.head.epoch)
         return count
 
-    def rebuild(self, replay: Mapping[str, InputReading]) -> int:
+    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         frames = {stream: self._frame(reading) for stream, reading in replay.items()}
         head = self._driver.head.id
         count = self._query.rebuild(frames[""] if set(frames) == {""} else frames)
@@ -65,7 +65,7 @@ class RequestedQuery(RequestedRun):
             raise run_ended(self._driver.head.epoch)
         return count
 
-    def _frame(self, reading: InputReading) -> DataFrame:
+    def _frame(self, reading: ReplayReading) -> DataFrame:
         """What a description reads, as a DataFrame of this session."""
         if reading.plan:
             return unpacked(self._session, reading.plan)

@@ -192,7 +192,7 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
     return (
-        Failure(type(error).__name__, str(error), "", {}) if isinstance(error, NeedsJvmError) else failure_of(error)
+        Failure(type(error).__name__, "", str(error)) if isinstance(error, NeedsJvmError) else failure_of(error)
     )
 
 

@@ -32,6 +32,7 @@ VERBS = {
     "pin": ("pin_fork_gc", "Protect a checkpoint from being deleted."),
     "unpin": ("pin_fork_gc", "Remove a pin."),
     "gc": ("pin_fork_gc", "Delete old checkpoints, and files that are no longer needed."),
+    "stop": ("stop", "End a job that runs elsewhere."),
     "rescale": ("rescale", "Change the number of state partitions."),
     "restore": ("restore", "Measure how long a restore takes."),
 }

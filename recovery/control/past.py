@@ -43,7 +43,7 @@ class RequestTicket:
 
 def answer_of_past(files: ControlFiles, ticket: RequestTicket) -> ControlAnswer:
     """The answer for a request that its run, which can publish nothing more, has not answered: done, or the error
-    ``run-ended``, or ``request-unknown`` where the manifests that tell were collected.
+    ``run-ended``, or ``request-unknown`` where what tells was collected.
     """
     try:
         made = done_by(files, ticket)
@@ -55,8 +55,8 @@ def answer_of_past(files: ControlFiles, ticket: RequestTicket) -> ControlAnswer:
 
 
 def done_by(files: ControlFiles, ticket: RequestTicket) -> AnsweredRequest | None:
-    """What the line that counts says of a request; None if no checkpoint of its run was its last one. Raises
-    `CommitUnknownError` (``request-unknown``) where the checkpoints of the run were collected.
+    """What the line that counts says of a request without an answer; None if it has made no checkpoint. Raises
+    `CommitUnknownError` (``request-unknown``) where what tells was collected.
     """
     while True:
         head, ids = newest_manifest(files), _ids(files)
@@ -66,8 +66,11 @@ def done_by(files: ControlFiles, ticket: RequestTicket) -> AnsweredRequest | Non
             if ids == _ids(files):
                 raise
             continue  # some were collected since they were listed
-        same = answered is not None and (answered.epoch, answered.number) == (ticket.epoch, ticket.number)
-        return answered if same else None
+        if answered is None or answered.epoch != ticket.epoch or answered.number < ticket.number:
+            return None
+        if answered.number > ticket.number:
+            raise _unknown(ticket)  # it had an answer, which was collected
+        return answered
 
 
 def newest_manifest(files: ControlFiles) -> Manifest:
@@ -104,9 +107,12 @@ def _answered_in(
         return _manifest(files, line[place - 1]).answered
     if head.answered is not None and head.answered.epoch == ticket.epoch:
         return head.answered
-    raise CommitUnknownError(
-        "the checkpoints of the run that was asked were collected, and it has left no answer: look at the results "
-        "before you ask again",
+    raise _unknown(ticket)
+
+
+def _unknown(ticket: RequestTicket) -> CommitUnknownError:
+    return CommitUnknownError(
+        "the answer was collected, or the checkpoints that would tell: look at the results before you ask again",
         code="request-unknown",
         epoch=ticket.epoch,
         number=ticket.number,

@@ -105,16 +105,19 @@ class RequestWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """Take no more requests, and wait until the one that is being done is answered. Idempotent.
-
-        A request that ends the run calls it itself: it does not wait then.
+        """Take no more requests, and wait until the one that is being done is answered. While the run goes on, this
+        does nothing; a request that ends the run calls it itself, and does not wait then. Idempotent.
         """
+        if self._run.is_going_on():
+            return
         self._ended.set()
         alone = self._pid == os.getpid() and self._thread is not threading.current_thread()
         if alone and self._thread.is_alive():
             self._thread.join()
 
     def _watch(self) -> None:
+        # A run that is over within the first pause writes nothing.
+        self._ended.wait(min(LOCAL_PAUSE_S, self._pause_s))
         while not self._is_over():
             self._tried(self._look)
             self._ended.wait(self._pause_s)

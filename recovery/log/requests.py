@@ -61,7 +61,7 @@ class ReprocessRequest(msgspec.Struct, frozen=True, tag="reprocess"):
     rows: GivenRows | None = None
 
 
-class InputReading(msgspec.Struct, frozen=True):
+class ReplayReading(msgspec.Struct, frozen=True):
     """What to read, as a description: the format and options of a reader, paths, and columns as text (empty: those
     of the files); or, from a client of Spark Connect, as a ``plan`` of its protocol.
     """
@@ -76,7 +76,7 @@ class InputReading(msgspec.Struct, frozen=True):
 class RebuildRequest(msgspec.Struct, frozen=True, tag="rebuild"):
     """Put back messages that were lost, from a replay of the input, by stream; of the one stream under ``""``."""
 
-    replay: dict[str, InputReading]
+    replay: dict[str, ReplayReading]
 
 
 class MetricsRequest(msgspec.Struct, frozen=True, tag="metrics"):
@@ -108,7 +108,8 @@ class ErrorRecord(msgspec.Struct, frozen=True):
         """The record of any error; of a foreign one its type and its first lines."""
         if not isinstance(error, TidestateError):
             text = "\n".join(str(error).splitlines()[:REASON_LINES])
-            return cls("", "request-failed", f"the job could not do it: {type(error).__name__}: {text}")
+            message = f"the job could not do it: {type(error).__name__}: {text}"
+            return cls(kind="", code="request-failed", message=message)
         kind = next(kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
         plain = msgspec.json.decode(msgspec.json.encode(error.context, enc_hook=str))
         return cls(kind, error.code, error.message, plain)
@@ -209,6 +210,11 @@ def control_folder(epoch: int) -> str:
 def control_epochs(names: Iterable[str]) -> list[int]:
     """The writer epochs of runs that have a folder, ascending; ``names`` are those in `CONTROL`."""
     return sorted(int(name) for name in names if _EPOCH.fullmatch(name))
+
+
+def is_control_name(name: str) -> bool:
+    """Whether a file in the folder of a run is one of ours."""
+    return name in (BEGUN, ENDED) or bool(_FILE.fullmatch(name) or _GIVEN.fullmatch(name))
 
 
 def request_path(epoch: int, number: int) -> str:

@@ -22,6 +22,7 @@ from tidestate.recovery.log.pins import fork_pins, remove_pin
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, complete_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_file_traces, written_files
+from tidestate.recovery.retention.requests import HOUR_US, collectable_requests
 from tidestate.recovery.retention.rules import (
     CheckpointRetention,
     RetentionParts,
@@ -37,8 +38,6 @@ from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects, put_all
-
-HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
     taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
     doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
+    doomed += collectable_requests(checkpoint.objects, known.head.epoch, retention.grace_us)
     # Unfinished files that have not been written to for so long that their writer must be gone.
     abandoned_us = max(retention.grace_us, HOUR_US)
     doomed += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]

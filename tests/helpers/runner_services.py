@@ -318,6 +318,7 @@ VERBS = {
     "fork": ["{}/fork"],
     "rewind": ["--to", "3", "--confirm"],
     "plan": ["tests.helpers.runner_services:listed"],
+    "reprocess": ["tests.helpers.runner_services:listed"],
     "withdraw": ["tests.helpers.targets:nowhere", "--confirm"],
     "window": ["delete", "--start", "1970-01-01", "--key", "k=a", "--confirm"],
     "rescale": ["--partitions", "3", "--confirm"],
@@ -330,6 +331,8 @@ MAKE_ROOTS = {"bootstrap", "adopt", "chaos"}
 """Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's, chaos with a
 job and its input.
 """
+ASK_RUNS = {"stop"}
+"""Verbs that need a run: `tests.recovery.control.test_verbs`."""
 
 
 def listed() -> Aggregation:

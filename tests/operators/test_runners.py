@@ -26,6 +26,7 @@ from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
 from tests.helpers.process import LONG
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, job, sessions_of, time_of
 from tests.helpers.runner_services import (
+    ASK_RUNS,
     MAKE_ROOTS,
     VERBS,
     answers,
@@ -367,7 +368,7 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
 def test_every_verb_of_the_command_is_tried() -> None:
     lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
     observed = {line.split("`")[1] for line in lines if line.startswith("| [`")}
-    assert observed == set(VERBS) | MAKE_ROOTS
+    assert observed == set(VERBS) | MAKE_ROOTS | ASK_RUNS
     assert notes() == set("1234567")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -22,14 +23,16 @@ from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.connect.failed import error_of_server
 from tidestate.operators.spark.connect.relations import packed
+from tidestate.operators.spark.connect.root_by_task import objects_of_client
 from tidestate.operators.spark.monitoring import Report, observed_values
-from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.operators.spark.platform import SPARK_ERRORS, is_connect
 from tidestate.operators.spark.query import chosen_progress, query_html
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest, OutputKind, Scan
+from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import (
     ControlAnswer,
     InputReading,
@@ -45,12 +48,24 @@ from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_url
 
+BEGIN_PAUSE_S = 0.1
+"""How often a client looks whether a run that has just begun can be asked."""
+
+
+def of_another_session(verb: str) -> UsageError:
+    """Why a handle of a job that another session has started cannot do it."""
+    return UsageError(
+        f"{verb}() needs the session that started this query: a handle of attach(…) knows what is in the root",
+        code="attached",
+        verb=verb,
+    )
+
 
 class QueryOnConnect(DurableQuery):
     """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
 
-    def __init__(self, root: str, job: str, delivers: Collection[OutputKind] = ()) -> None:
-        self._root, self._job, self._delivers = root, job, delivers
+    def __init__(self, session: SparkSession, root: str, job: str, delivers: Collection[OutputKind] = ()) -> None:
+        self._session, self._root, self._job, self._delivers = session, root, job, delivers
         self.query: StreamingQuery | None = None
         """Spark's query, once it has started."""
         self.epoch = 0
@@ -76,7 +91,8 @@ class QueryOnConnect(DurableQuery):
     @property
     def _opened(self) -> Checkpoint:
         if self._checkpoint is None:
-            self._checkpoint = Checkpoint.open(self._root)
+            objects = objects_of_client(self._session, self._root)
+            self._checkpoint = Checkpoint(objects, read_marker(objects))
         return self._checkpoint
 
     @property
@@ -196,6 +212,8 @@ class QueryOnConnect(DurableQuery):
         return self._ask(ReprocessRequest(operator), rows).rows or 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
+        if not is_connect(self._session):
+            raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
         replays = {name: InputReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0
@@ -207,7 +225,15 @@ class QueryOnConnect(DurableQuery):
         return gaps_of_progress(self._progress_of(operator))
 
     def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
-        return self._asker.ask(action, rows)
+        """Ask the run, which may have just begun. Raises its error."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._asker.ask(action, rows)
+            except UsageError as error:
+                if error.code != "not-asked" or time.monotonic() > until_s or not self.isActive:
+                    raise
+            time.sleep(BEGIN_PAUSE_S)
 
     @property
     def _asker(self) -> Asker:

@@ -19,11 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import PATIENCE_S
+from tidestate.operators.spark.compat import report_of
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.job import JobOnSpark, stream_of
+from tidestate.operators.spark.monitoring import offsets_behind_of
 from tidestate.operators.spark.query import QueryOnSpark, StoppingError
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.schemas import read_schemas
+from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -50,7 +53,6 @@ class QueryInServer(QueryOnSpark):
     def begin_in_server(self) -> None:
         """As `begin`, but the client starts Spark's query."""
         self.prepare()
-        self.serve_requests()
         if self._ticker is not None:
             self._ticker.start()
 
@@ -87,23 +89,31 @@ class QueryInServer(QueryOnSpark):
         self._waits_no_more.set()
         if self._ticker is not None:
             self._ticker.stop()
-        self._driver.end()
         self._has_ended = True
+        self._driver.end()
         with suppress(Exception):  # the server has ended
             if self.stopped.is_set():
                 self._spark_query.stop()
 
     @property
     def id(self) -> str:
+        """Empty until Spark has written it, as the job begins before the query."""
         return self._log.query_id() or ""
 
     @property
     def runId(self) -> str:  # noqa: N802
-        return ""
+        return str(self._spark_query.runId)
 
     @property
     def name(self) -> str:
         return str(self._job.plan.name)
+
+    def _behind(self) -> tuple[TopicOffsets, ...]:
+        try:
+            report = self._spark_query.lastProgress
+            return offsets_behind_of(None if report is None else report_of(report))
+        except Exception:  # before the first batch, or the server has ended
+            return ()
 
     @property
     def isActive(self) -> bool:  # noqa: N802
@@ -164,9 +174,12 @@ class _Ender:
         self._is_asked_to_end = True
 
     def _run(self) -> None:
-        looks = 0
+        looks, is_asked = 0, False
         while not (self._is_asked_to_end or self._query.stopped.wait(LOOK_S) or self._is_orphaned()):
             looks += 1
+            if not is_asked and self._query.id:
+                is_asked = True
+                self._query.serve_requests()
             if looks % ASK_EVERY == 0 and self._is_lost():
                 break
         try:

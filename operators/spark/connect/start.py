@@ -31,7 +31,7 @@ def start_in_server(job: StreamJob, graph: Graph, sources: int) -> QueryOnConnec
     writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
     if job.spark_trigger:
         writer = writer.trigger(**job.spark_trigger)
-    handle = QueryOnConnect(job.checkpoint, job.description.name, job.sinks.each.keys())
+    handle = QueryOnConnect(session, job.checkpoint, job.description.name, job.sinks.each.keys())
     with ours(), listening(session, job.listeners, name, handle.with_checkpoint):
         handle.query = started(writer)
     handle.epoch = handle.manifest.epoch

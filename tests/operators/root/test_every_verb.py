@@ -54,6 +54,7 @@ MORE = {
     "window": {"values"},
     "adopt": {"buffers", "deliver"},
     "bootstrap": {"files", "deliver"},
+    "reprocess": {"rows"},
 }
 """What a method has beyond its verb, or under another name."""
 

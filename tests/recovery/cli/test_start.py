@@ -39,8 +39,8 @@ PLUG_IN = {
     *(
         f"tidestate.operators.cli.{name}"
         for name in (
-            *("adopt", "bootstrap", "chaos", "diff", "history", "messages", "plan", "report", "serve", "window"),
-            *("windows", "withdraw"),
+            *("adopt", "bootstrap", "chaos", "diff", "history", "messages", "plan", "report", "reprocess", "serve"),
+            *("window", "windows", "withdraw"),
         )
     ),
 }

@@ -1,0 +1,150 @@
+"""Late events of the ledger that are put back: how many wait, and whether a run or this process does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.stored_streams import schemas_of_streams
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.job import Job, drained_error
+from tidestate.operators.engine.reprocess import check_operator, late_rows, waiting_rows
+from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.inspect.plan_from_manifest import plan_of
+from tidestate.operators.plan.reasons import VERY_LATE
+from tidestate.recovery.control.asker import Asker
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.requests import ReprocessRequest, RunBegun
+from tidestate.recovery.log.summary import pluralize
+from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_url
+from tidestate.statestore.spec.store import Parquet
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ReprocessPlan(RootPlan):
+    """Putting late events back: those of the ledger that were not before, or ``rows``. ``waiting`` counts those of
+    the ledger by operator and reason; ``run`` does it, or this process with the ``job`` where none runs.
+    """
+
+    checkpoint: Checkpoint
+    head: Manifest
+    run: RunBegun | None
+    job: Runnable | None
+    operator: str | None
+    rows: pa.Table | None
+    waiting: dict[tuple[str, str], int]
+    reprocessing: frozenset[str]
+    put_back: int | None = None
+    made: int = field(default=0)
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        job: Runnable | None = None,
+        operator: str | None = None,
+        rows: pa.Table | None = None,
+    ) -> Self:
+        """Nothing is changed. Raises `UsageError`: ``not-running`` where no run can be asked and there is no ``job``,
+        ``not-asked`` for a run that takes no requests, ``feed`` or ``feed-operator`` as `late_rows`, ``drained``.
+        """
+        head, run = checkpoint.chosen(None).manifest, None
+        if head.drained:
+            raise drained_error(head.id)
+        try:
+            run = Asker(checkpoint.objects).run()
+        except UsageError as error:
+            if error.code != "not-running":
+                raise
+            if job is None:
+                raise UsageError(
+                    "no run of this job can be asked: start it, or give the job, MODULE:JOB, so that this process "
+                    "does it",
+                    code="not-running",
+                ) from None
+        reprocessing = [name for name in head.operators if plan_of(head, name).reprocesses]
+        chosen = check_operator(reprocessing, operator, is_one=rows is not None)
+        waiting = (
+            {} if rows is not None else waiting_rows(checkpoint, head, head.operators if operator is None else chosen)
+        )
+        return cls(checkpoint, head, run, job, operator, rows, waiting, frozenset(reprocessing))
+
+    @property
+    def done(self) -> bool:
+        return self.put_back is not None
+
+    def execute(self) -> Self:
+        """Ask the run and wait, or do it here. Raises the error of the run, and as `Asker.answer` and `Job.begin`."""
+        if self.run is not None:
+            answer = Asker(self.checkpoint.objects).ask(ReprocessRequest(self.operator), self.rows)
+            return replace(self, put_back=answer.rows or 0, made=answer.checkpoint)
+        return self._execute_here()
+
+    def _execute_here(self) -> Self:
+        if self.job is None:
+            raise UsageError("the run that was there has ended: plan again, with the job", code="not-running")
+        checkpoint = self.checkpoint
+        graph = bind_graph(self.job, schemas_of_streams(self.job, self.head))
+        job = Job.begin(
+            graph, checkpoint, Parquet(), partitions=None, may_change=True, policy=Policy(second="refuse")
+        )
+        driver = Driver(job, InProcess())
+        with driver.running():
+            job.check_open()
+            back = late_rows(job, self.rows, self.operator)
+            made = driver.reprocess_late(back, whole=self.rows is None).id if back else 0
+        return replace(self, put_back=sum(table.num_rows for table in back.values()), made=made)
+
+    def as_dict(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "root": self.checkpoint.objects.root,
+            "run": None if run is None else {"host": run.process.host, "pid": run.process.pid, "runner": run.runner},
+            "waiting": [
+                {"operator": name, "reason": reason, "rows": count, "put_back": self._is_put_back(name, reason)}
+                for (name, reason), count in self.waiting.items()
+            ],
+            "given": None if self.rows is None else self.rows.num_rows,
+            "put_back": self.put_back,
+            "checkpoint": self.made or None,
+            "done": self.done,
+        }
+
+    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+        run = self.run
+        here = "this process, which the next start of the job goes on from"
+        by = here if run is None else f"process {run.process.pid} on {run.process.host}, which runs the job"
+        if self.put_back is not None:
+            made = f", checkpoint {self.made}" if self.made else ""
+            yield "put back", f"{pluralize(self.put_back, 'event')}{made}"
+            yield "by", by
+            return
+        yield "to put back", self._to_put_back()
+        for (name, reason), count in self.waiting.items():
+            if not self._is_put_back(name, reason):
+                why = "never put back" if reason != VERY_LATE else "this operator takes none back"
+                yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {why}"
+        yield "by", by
+        yield "root", public_url(self.checkpoint.objects.root)
+
+    def _to_put_back(self) -> str:
+        if self.rows is not None:
+            return f"{pluralize(self.rows.num_rows, 'event')}, given"
+        parts = [
+            f"{pluralize(count, 'event')} of {name} ({reason})"
+            for (name, reason), count in self.waiting.items()
+            if self._is_put_back(name, reason)
+        ]
+        return ", ".join(parts) or "nothing: the ledger has no late event that was not put back before"
+
+    def _is_put_back(self, operator: str, reason: str) -> bool:
+        return reason == VERY_LATE and operator in self.reprocessing

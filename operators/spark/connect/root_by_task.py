@@ -1,0 +1,109 @@
+"""A root that a client of Spark Connect cannot reach: it is read, and asked, by a small task in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tidestate.operators.spark.failures import Failure, failure_of
+from tidestate.operators.spark.platform import is_connect
+from tidestate.recovery.log.marker import MARKER, MARKER_BYTES
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.storage.objects import Objects
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A method of `Objects`, and with what it is called."""
+
+    method: str
+    path: str
+    data: bytes = b""
+    limit: int | None = None
+
+
+class _Returned(msgspec.Struct, frozen=True):
+    """What it returned, or raised."""
+
+    data: bytes = b""
+    names: list[str] | None = None
+    number: int | None = None
+    failure: Failure | None = None
+
+
+class ObjectsByTask(Objects):
+    """What a client needs of a root, each call by one task: to list, to read, to create if absent. Plain values go
+    and come, no code. The rest of `Objects` is not there.
+    """
+
+    tells_age = False
+
+    def __init__(self, session: SparkSession, root: str) -> None:
+        self.root, self.bases = root, ()
+        self._session = session
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        return self._called(_Call("read", path, limit=limit)).data
+
+    def create(self, path: str, data: bytes) -> None:
+        self._called(_Call("create", path, data))
+
+    def names(self, folder: str, *, hidden: bool = False) -> list[str]:
+        return self._called(_Call("names", folder)).names or []
+
+    def exists(self, path: str) -> bool:
+        return bool(self._called(_Call("exists", path)).number)
+
+    def age_us(self, path: str) -> int | None:
+        return self._called(_Call("age_us", path)).number
+
+    def _called(self, call: _Call) -> _Returned:
+        task = partial(_answers, self.root, msgspec.msgpack.encode(call))
+        rows = self._session.range(0, 1, 1, 1).mapInArrow(task, "answer binary").collect()
+        returned = msgspec.msgpack.decode(bytes(rows[0]["answer"]), type=_Returned)
+        if returned.failure is not None:
+            returned.failure.raised()
+        return returned
+
+
+def _answers(root: str, packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In the task."""
+    for _ in batches:
+        call = msgspec.msgpack.decode(packed, type=_Call)
+        try:
+            returned = _returned(Objects(root), call)
+        except TidestateError as error:
+            returned = _Returned(failure=failure_of(error))
+        yield pa.record_batch([pa.array([msgspec.msgpack.encode(returned)], pa.binary())], ["answer"])
+
+
+def _returned(objects: Objects, call: _Call) -> _Returned:
+    path = call.path
+    calls: dict[str, Any] = {
+        "read": lambda: _Returned(data=objects.read(path, call.limit)),
+        "create": lambda: _Returned(number=objects.create(path, call.data)),
+        "names": lambda: _Returned(names=objects.names(path)),
+        "exists": lambda: _Returned(number=int(objects.exists(path))),
+        "age_us": lambda: _Returned(number=objects.age_us(path)),
+    }
+    returned: _Returned = calls[call.method]()
+    return returned
+
+
+def objects_of_client(session: SparkSession, root: str) -> Objects:
+    """The root as this client reads it: itself, where it has the same marker file as a task, else by tasks; of a
+    classic session always itself. Raises `NotFoundError` where there is none.
+    """
+    if not is_connect(session):
+        return Objects(root)
+    by_task = ObjectsByTask(session, root)
+    there = by_task.read(MARKER, MARKER_BYTES)
+    own = Objects(root)
+    try:
+        return own if own.read(MARKER, MARKER_BYTES) == there else by_task
+    except TidestateError:
+        return by_task
