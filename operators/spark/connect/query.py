@@ -35,9 +35,9 @@ from tidestate.recovery.log.manifest import Manifest, OutputKind, Scan
 from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import (
     ControlAnswer,
-    InputReading,
     MetricsRequest,
     RebuildRequest,
+    ReplayReading,
     ReprocessRequest,
     RequestAction,
     StopRequest,
@@ -215,7 +215,7 @@ class QueryOnConnect(DurableQuery):
         if not is_connect(self._session):
             raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
-        replays = {name: InputReading(plan=packed(frame)) for name, frame in frames.items()}
+        replays = {name: ReplayReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0
 
     def metrics(self, operator: str | None = None) -> Metrics:
