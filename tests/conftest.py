@@ -289,9 +289,11 @@ def _remote_session(folder: Path) -> Iterator[SparkSession]:
     server = ConnectServer(folder)
     try:
         server.wait()
-        session = SparkSession.builder.remote(server.url).getOrCreate()
-        yield session
-        session.stop()
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("SPARK_REMOTE", server.url)  # as a place that offers nothing else has it
+            session = SparkSession.builder.getOrCreate()
+            yield session
+            session.stop()
     finally:
         server.stop()
 

@@ -22,10 +22,12 @@ from tidestate.statestore.errors import TidestateError
 CLASSIC = {
     "adoption": "a checkpoint of Spark's own operators is adopted on classic Spark",
     "engine replay": "a driver on Spark Connect cannot read its stream again by itself",
+    "environment": "the test changes the environment of the driver, which is the server's on Spark Connect",
     "inside": "the test looks inside of the driver, which is another process on Spark Connect",
     "jvm": "the test reaches into the SparkContext or the JVM of Spark's driver",
     "log": "the test reads what the driver logs, which goes to the log of the server on Spark Connect",
     "patched": "the test patches what the driver calls, which is another process on Spark Connect",
+    "plan": "a client of Spark Connect has no plan of the stream with its columns",
     "scan": "a driver on Spark Connect has no plan of its stream, so it reads no files by itself",
 }
 """Why a test marked ``@pytest.mark.classic("jvm")`` is skipped on Spark Connect."""

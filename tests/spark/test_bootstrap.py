@@ -311,8 +311,8 @@ def test_a_file_that_appears_meanwhile_is_read_by_the_stream(
     begun = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2)
     past, take, taken = history(spark, tmp_path / "input"), FileStamps.take, list[int]()
 
-    def take_and_write(stamps: FileStamps, batch: DataFrame, paths: list[str]) -> dict[str, int]:
-        found = take(stamps, batch, paths)
+    def take_and_write(stamps: FileStamps, past: DataFrame, paths: list[str]) -> dict[str, int]:
+        found = take(stamps, past, paths)
         taken.append(len(paths))
         write(tmp_path / "input", 5, batch([(50, "a", 1)], 1000))
         return found

@@ -190,7 +190,7 @@ def test_the_block_that_a_new_user_copies_runs(spark: SparkSession, tmp_path: Pa
     for _ in range(2):  # the second time it has nothing to do
         names: dict[str, Any] = {}
         exec(block, names)  # its session is the one that there is
-        assert names["spark"].sparkContext is spark.sparkContext
+        assert names["spark"] is spark
     found = target_of(f"delta:{tmp_path / 'flights_per_hour'}").table().to_pylist()
     assert sorted((row["window_start"].hour, row["origin"], row["flights"]) for row in found) == [
         (hour, origin, 30) for hour in (0, 1) for origin in ("EWR", "JFK")

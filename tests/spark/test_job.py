@@ -187,6 +187,7 @@ def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object,
     assert checkpoint.ids()[-1] == fence.id
 
 
+@pytest.mark.classic("patched")
 def test_a_long_list_of_files_stands_in_a_file_of_its_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_watermark_of_spark_is_refused(rows: DataFrame, tmp_path: Path) -> Non
     assert error.code == "watermark-of-spark"
 
 
+@pytest.mark.classic("environment")
 def test_a_spark_without_s3a_is_reported_what_it_lacks(rows: DataFrame, s3_root: str) -> None:
     root = f"{s3_root}/untouched"
     with pytest.raises(UsageError, match="hadoop-aws") as caught:
