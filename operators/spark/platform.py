@@ -65,6 +65,10 @@ class Platform(ABC):
     def worker_python(self) -> str:
         """The command that starts the Python of the workers; empty where it is not known."""
 
+    def has_same_session(self, session: SparkSession) -> bool:
+        """Whether a batch is in the user's own session. Spark gives it a clone, Spark Connect before 4.3 does not."""
+        return False
+
     @abstractmethod
     def broadcast(self, value: _T) -> Broadcast[_T] | None:
         """Bring a value to each worker, once, when a task there asks for it; None where it must travel with what each

@@ -387,7 +387,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             return
         check_follows(head, position)
         self._read.check(job.head, position)
-        rows = configured(batch)
+        rows = configured(batch, self._platform)
         taken = SparkRows(rows, self._scans.of(rows.sparkSession, position.files))
 
         def after(number: int) -> Position:

@@ -72,7 +72,7 @@ class StreamReadAgain:
             head = job.head.id
             try:
                 with self._driver.lock, self._described(head + 1):
-                    self._driver.rebuild(SparkRows(configured(rows)))
+                    self._driver.rebuild(SparkRows(configured(rows, self._platform)))
             except BaseException as error:
                 # Only here Spark reads the rows, and finds that a topic or a folder has them no more.
                 (of_source if job.head.id == head and is_of_spark(error) else failures).append(error)
@@ -125,7 +125,7 @@ class StreamReadAgain:
 
         def take(batch: DataFrame) -> None:
             try:
-                rows = configured(batch)
+                rows = configured(batch, self._platform)
                 # In another way its rows may come in another order.
                 is_direct = scan is None or scan.direct
                 direct = self._scans.of(rows.sparkSession, position.files) if is_direct else None

@@ -24,7 +24,7 @@ from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
-from tidestate.operators.spark.platform import Platform, literal_path
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
 from tidestate.operators.spark.rdd_transport import RddTransport
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
@@ -40,11 +40,26 @@ BATCH_ROWS = 100_000
 """The rows of an Arrow batch from Spark to Python."""
 
 
-def configured(batch: DataFrame) -> DataFrame:
-    """A batch of a query, with settings for it. Its session is a clone: the user's own keeps its settings."""
-    conf = batch.sparkSession.conf
-    conf.set("spark.sql.adaptive.enabled", "false")
-    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+}
+"""For the batches of a query: speed, no more."""
+
+
+def configured(batch: DataFrame, platform: Platform) -> DataFrame:
+    """A batch of a query, with `SETTINGS` where its session is a clone: the user's own keeps its settings. A place
+    that lets nobody set them goes on without.
+    """
+    session = batch.sparkSession
+    if platform.has_same_session(session):
+        return batch
+    for name, value in SETTINGS.items():
+        try:
+            session.conf.set(name, value)
+        except SPARK_ERRORS:
+            if not platform.is_connect:
+                raise
     return batch
 
 

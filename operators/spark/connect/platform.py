@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.connect.relations import separated
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
@@ -38,6 +38,10 @@ class ConnectPlatform(Platform):
     def worker_python(self) -> str:
         """A client cannot know it."""
         return ""
+
+    def has_same_session(self, session: SparkSession) -> bool:
+        """Whether a session is that in which the client has described the job."""
+        return bool(session.session_id == self.session.session_id)
 
     def broadcast(self, value: _T) -> None:
         """A client has no broadcasts: a value travels with what each task gets to run."""
