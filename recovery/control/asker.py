@@ -5,8 +5,8 @@ folder, to read a file and to create one. Whether a run still lives is read from
 with each renewal, so no clock of another host counts.
 
 Where a run has died, the manifests say whether it has done the request, once it can publish nothing more: after the
-fence of a newer run, its own ``end.json``, or a drained checkpoint. Until then a request is withdrawn, unless the run
-had taken it: then what was not published might still be, if only by a storage that carries out a request late.
+fence of a newer run, or its own ``end.json``. Until then a request is withdrawn, unless the run had taken it: then what
+was not published might still be, if only by a storage that carries out a request late.
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ class Asker:
         leases = names.lease_names(self._files.names(LEASE_FOLDER))
         if leases and max(map(_epoch_of, leases)) == epoch:
             return False
-        head = newest_manifest(self._files)
-        return head.epoch > epoch or (head.epoch == epoch and head.drained)
+        return newest_manifest(self._files).epoch > epoch
 
     def _lives(self, epoch: int, sighting: _Sighting) -> bool:
         """Whether the lease was renewed within the time that one counts, and its process has not ended here."""
@@ -226,6 +225,9 @@ class Asker:
                 return found
             if (made := done_by(self._files, ticket)) is not None:
                 return ControlAnswer(mark.id, now_us(), made.checkpoint)
+            path = taken_path(ticket.epoch, ticket.number)
+            if decoded(self._files.read(path, RECORD_BYTES), path, RequestTaken).by == "asker":
+                raise why from None  # another asker, or this one before, has withdrawn it
             raise CommitUnknownError(
                 "the run has begun with this request, and has not answered: ask for the answer by its number later, "
                 "which is known at the latest once the job was started again",
