@@ -5,8 +5,8 @@ folder, to read a file and to create one. Whether a run still lives is read from
 with each renewal, so no clock of another host counts.
 
 Where a run has died, the manifests say whether it has done the request, once it can publish nothing more: after the
-fence of a newer run, or its own ``end.json``. Until then a request is withdrawn, unless the run had taken it: then what
-was not published might still be, if only by a storage that carries out a request late.
+fence of a newer run, or its own ``end.json``. Until then a request is withdrawn, unless the run had taken it: what it
+has not published might still be, if only by a storage that carries out a request late.
 """
 
 from __future__ import annotations
