@@ -108,6 +108,17 @@ class Asker:
         path = f"{control_folder(epoch)}/{BEGUN}"
         return decoded(self._files.read(path, RECORD_BYTES), path, RunBegun)
 
+    def check_same(self, run: RunBegun) -> None:
+        """Raise `ConflictError` (``plan-moved``) unless this run is still the one that is asked."""
+        found = self.run()
+        if found.id != run.id:
+            raise ConflictError(
+                "another run has taken over since this was planned: nothing was asked; make a new plan",
+                code="plan-moved",
+                planned_on=run.epoch,
+                newest=found.epoch,
+            )
+
     def end(self, epoch: int) -> RunEnd | None:
         """How a run has ended; None if it has not said so."""
         path = f"{control_folder(epoch)}/{ENDED}"
