@@ -101,7 +101,17 @@ FIRST = (
 """The longest files: begun last, one of them would run alone while the other processes have nothing to do. Of those
 on the shared session of Spark, which one process runs, the first stands for all.
 """
-SPARK_OF_ITS_OWN = ("test_chaos", "test_cluster", "test_kafka", "test_kill", "test_s3", "test_sent_package")
+SPARK_OF_ITS_OWN = (
+    *(
+        "test_chaos",
+        "test_cluster",
+        "test_kafka",
+        "test_kill",
+        "test_requests_killed",
+        "test_s3",
+        "test_sent_package",
+    ),
+)
 """Files of ``tests/spark`` whose tests start the Spark that they need."""
 SHARES_SPARK = (
     "tests/examples/",

@@ -28,8 +28,7 @@ class RequestedLoop(RequestedRun):
 
     def end(self, failure: BaseException | None = None) -> None:
         """The loop has ended, by this ``failure`` if there is one."""
-        if not self._ended.is_set():
-            self._failure = failure if isinstance(failure, Exception) else None
+        self._failure = failure if isinstance(failure, Exception) else None
         self._ended.set()
 
     def is_going_on(self) -> bool:

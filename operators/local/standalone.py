@@ -103,13 +103,14 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def stream(self, batches: Input) -> Iterator[pa.Table]:
         if self._requested is not None:
             self._requested.is_stopped = False  # which was of the run before
+        failure: BaseException | None = None
         try:
             yield from self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
         except BaseException as error:
-            self._end(error)
+            failure = error
             raise
         finally:
-            self._end()
+            self._end(failure)
 
     def _with_bar(self, batches: Input) -> list[pa.Table]:
         from tidestate.recovery.cli.progress_bar import bar

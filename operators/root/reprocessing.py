@@ -83,9 +83,13 @@ class ReprocessPlan(RootPlan):
         return self.put_back is not None
 
     def execute(self) -> Self:
-        """Ask the run and wait, or do it here. Raises the error of the run, and as `Asker.answer` and `Job.begin`."""
+        """Ask the run and wait, or do it here. Raises the error of the run, and as `Asker.answer` and `Job.begin`;
+        `ConflictError` (``plan-moved``) where it is another run by now, or, without one, another checkpoint.
+        """
         if self.run is not None:
-            answer = Asker(self.checkpoint.objects).ask(ReprocessRequest(self.operator), self.rows)
+            asker = Asker(self.checkpoint.objects)
+            asker.check_same(self.run)
+            answer = asker.ask(ReprocessRequest(self.operator), self.rows)
             return replace(self, put_back=answer.rows or 0, made=answer.checkpoint)
         return self._execute_here()
 
@@ -93,6 +97,7 @@ class ReprocessPlan(RootPlan):
         if self.job is None:
             raise UsageError("the run that was there has ended: plan again, with the job", code="not-running")
         checkpoint = self.checkpoint
+        checkpoint.check_unmoved(self.head.id)
         graph = bind_graph(self.job, schemas_of_streams(self.job, self.head))
         job = Job.begin(
             graph, checkpoint, Parquet(), partitions=None, may_change=True, policy=Policy(second="refuse")

@@ -5,8 +5,8 @@ folder, to read a file and to create one. Whether a run still lives is read from
 with each renewal, so no clock of another host counts.
 
 Where a run has died, the manifests say whether it has done the request, once it can publish nothing more: after the
-fence of a newer run, its own ``end.json``, or a drained checkpoint. Until then a request is withdrawn, unless the run
-had taken it: then what was not published might still be, if only by a storage that carries out a request late.
+fence of a newer run, or its own ``end.json``. Until then a request is withdrawn, unless the run had taken it: what it
+has not published might still be, if only by a storage that carries out a request late.
 """
 
 from __future__ import annotations
@@ -108,6 +108,17 @@ class Asker:
         path = f"{control_folder(epoch)}/{BEGUN}"
         return decoded(self._files.read(path, RECORD_BYTES), path, RunBegun)
 
+    def check_same(self, run: RunBegun) -> None:
+        """Raise `ConflictError` (``plan-moved``) unless this run is still the one that is asked."""
+        found = self.run()
+        if found.id != run.id:
+            raise ConflictError(
+                "another run has taken over since this was planned: nothing was asked; make a new plan",
+                code="plan-moved",
+                planned_on=run.epoch,
+                newest=found.epoch,
+            )
+
     def end(self, epoch: int) -> RunEnd | None:
         """How a run has ended; None if it has not said so."""
         path = f"{control_folder(epoch)}/{ENDED}"
@@ -200,8 +211,7 @@ class Asker:
         leases = names.lease_names(self._files.names(LEASE_FOLDER))
         if leases and max(map(_epoch_of, leases)) == epoch:
             return False
-        head = newest_manifest(self._files)
-        return head.epoch > epoch or (head.epoch == epoch and head.drained)
+        return newest_manifest(self._files).epoch > epoch
 
     def _lives(self, epoch: int, sighting: _Sighting) -> bool:
         """Whether the lease was renewed within the time that one counts, and its process has not ended here."""
@@ -226,6 +236,9 @@ class Asker:
                 return found
             if (made := done_by(self._files, ticket)) is not None:
                 return ControlAnswer(mark.id, now_us(), made.checkpoint)
+            path = taken_path(ticket.epoch, ticket.number)
+            if decoded(self._files.read(path, RECORD_BYTES), path, RequestTaken).by == "asker":
+                raise why from None  # another asker, or this one before, has withdrawn it
             raise CommitUnknownError(
                 "the run has begun with this request, and has not answered: ask for the answer by its number later, "
                 "which is known at the latest once the job was started again",

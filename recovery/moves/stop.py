@@ -40,10 +40,12 @@ class StopPlan(RootPlan):
         return cls(checkpoint, run, head, drain, timeout_us, waiting_us)
 
     def execute(self) -> Self:
-        """Ask the run, and wait until it has stopped. Raises its error, and as `Asker.answer`."""
-        timeout_s = self.timeout_us / 1e6
-        request = StopRequest(self.drain, timeout_s)
-        Asker(self.checkpoint.objects).ask(request, timeout_s=timeout_s + ANSWER_MARGIN_S)
+        """Ask the run, and wait until it has stopped. Raises its error, and as `Asker.answer`; `ConflictError`
+        (``plan-moved``) where it is another run by now.
+        """
+        timeout_s, asker = self.timeout_us / 1e6, Asker(self.checkpoint.objects)
+        asker.check_same(self.run)
+        asker.ask(StopRequest(self.drain, timeout_s), timeout_s=timeout_s + ANSWER_MARGIN_S)
         return replace(self, head=self.checkpoint.chosen(None).manifest, done=True)
 
     def as_dict(self) -> dict[str, Any]:

@@ -18,6 +18,8 @@ import pytest
 from tests.helpers.manifests import checkpoint as checkpoint
 from tests.helpers.manifests import following
 from tests.helpers.requests import PAUSE_S, asker, control_files, until
+from tests.servers.s3 import s3_endpoint as s3_endpoint
+from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.control.asker import UNSEEN_S, Asker
 from tidestate.recovery.control.past import RequestTicket, done_by
 from tidestate.recovery.control.watch import RequestOutcome, RequestWatch
@@ -315,11 +317,12 @@ def test_a_run_of_which_nothing_is_seen_any_more(checkpoint: Checkpoint) -> None
     heartbeat = Heartbeat(checkpoint, 1)
     heartbeat.begin()
     checkpoint.objects.create("control/1/begun.json", msgspec.json.encode(run.begun()))
-    seconds = iter(range(0, 100 * int(UNSEEN_S), 5))
+    seconds = iter(range(0, 1000 * int(UNSEEN_S), 5))
     patient = Asker(checkpoint.objects, wait=lambda _s: None, clock=lambda: float(next(seconds)))
     ticket = patient.submit(MetricsRequest())
-    with pytest.raises(UsageError, match="run-ended"):
-        patient.answer(ticket)
+    for _ in range(2):  # whoever looks again learns the same
+        with pytest.raises(UsageError, match="run-ended"):
+            patient.answer(ticket)
     assert "1/1.taken.json" in control_files(Path(checkpoint.objects.root))
     heartbeat.end()
 
@@ -417,3 +420,19 @@ def test_a_collection_removes_what_ended_runs_have_left(checkpoint: Checkpoint) 
     newer.end()
     collect(checkpoint, NOW)
     assert control_files(root) == []
+
+
+def test_a_remote_root_is_asked_in_the_same_way(s3_root: str) -> None:
+    """The names are taken once there too, and one request lists what the run looks at."""
+    checkpoint = Checkpoint.open_or_create(s3_root)
+    run = Run(checkpoint, fenced(checkpoint, None))
+    run.act = lambda _action, rows: RequestOutcome(rows.num_rows if rows else 0)
+    heartbeat, watch = Heartbeat(checkpoint, 1), RequestWatch(checkpoint.objects, 1, run)
+    heartbeat.begin()
+    watch.begin()
+    until(lambda: "begun.json" in checkpoint.objects.names("control/1"))
+    assert ask_of(checkpoint).ask(ReprocessRequest(), ROWS).rows == 3
+    run.over = True
+    watch.end()
+    heartbeat.end()
+    assert "end.json" in checkpoint.objects.names("control/1")

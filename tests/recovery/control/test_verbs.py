@@ -19,7 +19,7 @@ from tests.helpers.forked import ForkedChild
 from tests.helpers.requests import asker, until
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import ConflictError, UsageError
 
 JOB = f"{ROOT}/tests/children/requested.py:described"
 
@@ -127,6 +127,19 @@ def test_where_none_runs_this_process_puts_them_back(tmp_path: Path) -> None:
     runner.drain()
     with pytest.raises(UsageError, match="drained"):
         ts.Root(root).reprocess(described())
+
+
+def test_a_plan_that_is_out_of_date_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with run(root):
+        stop, fed = ts.Root(root).stop(), ts.Root(root).reprocess()
+    here = ts.Root(root).reprocess(described())
+    with run(root):
+        for plan in (stop, fed):
+            with pytest.raises(ConflictError, match="plan-moved"):
+                plan.execute()
+    with pytest.raises(ConflictError, match="plan-moved"):
+        here.execute()
 
 
 def test_what_is_never_put_back_is_said(tmp_path: Path) -> None:
