@@ -80,10 +80,10 @@ from tidestate.operators.embedded.window_operator import WindowOperator as Windo
 from tidestate.operators.inspect.on_spark import register as register_format
 from tidestate.operators.local.harness import Harness as Harness
 from tidestate.operators.root.root import Root as Root
+from tidestate.operators.spark.connect.attached import attach as attach
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union
-from tidestate.operators.spark.connect.attached import attach as attach
 from tidestate.operators.streams.settings import RetentionSettings as Retention
 from tidestate.operators.streams.settings import lifetime as lifetime
 from tidestate.operators.streams.settings import period as period

@@ -17,22 +17,26 @@ from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, S
 from tidestate.operators.describe.spark_trigger import spark_trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
+from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
+from tidestate.operators.spark.connect.server import ProcessEnder, QueryInServer, log_to_server
+from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.connect.start import start_in_server
 from tidestate.operators.spark.origins import with_sources
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.query import QueryOnSpark
+from tidestate.operators.spark.read_again import StreamReadAgain
 from tidestate.operators.spark.replay import check_read_again
-from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
+from tidestate.operators.spark.scan.batch import IN_ORDER, NO_PLAN, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
 from tidestate.operators.spark.start_checks import check_plan, check_spark
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.transport import SparkTransport
+from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
@@ -107,7 +111,11 @@ class JobOnSpark(StreamJob, SparkJob):
         query = self.take_over(graph, self._sources, scans, QueryOnSpark)
         transport = SparkTransport(self.platform, in_driver=self.in_driver)
         side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
-        query.begin(stream, self.spark_trigger, self.listeners, side_run=side_run if replays else None)
+
+        def put_back(driver: Driver[SparkRows, DataFrame]) -> None:
+            StreamReadAgain(stream, self.platform, scans, driver, side_run).put_back()
+
+        query.begin(stream, self.spark_trigger, self.listeners, put_back=put_back if replays else None)
         return query
 
     def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[Query]) -> Query:
@@ -150,6 +158,27 @@ def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **sett
     check_streams(frames.values())
     one = stream_of(description, frames)
     return JobOnSpark(description, platform_of(one.sparkSession).separated(one), streams=frames, **settings)
+
+
+def begin_in_server(settings: JobSettings) -> QueryInServer:
+    """The query of a job, which begins in this process of a Spark Connect server; its client starts Spark's query.
+    Raises as `SparkJob.start`.
+    """
+    log_to_server()
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise UsageError("this process has no session of its server", code="not-started")
+    values, frames = settings.values(), settings.frames(session)
+    streams = {} if list(frames) == [""] else frames
+    stream = stream_of(values["description"], streams) if streams else frames[""]
+    job = JobOnSpark(stream=stream, streams=streams, **values)
+    graph = bind_graph(job.description, read_schemas(job.description, job.stream))
+    job.fit_sinks(graph)
+    scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
+    query = job.take_over(graph, settings.sources, scans, QueryInServer)
+    query.begin_in_server()
+    ProcessEnder(query).begin()
+    return query
 
 
 def stream_of(description: Runnable, frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -15,6 +15,7 @@ from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.spark.plans import analysed_plan
+from tidestate.operators.spark.platform import is_connect
 from tidestate.operators.spark.scan.origins import origin_column
 from tidestate.statestore.errors import UsageError
 
@@ -57,4 +58,11 @@ def _named(operator: _Described, streams: Sequence[str], frames: Mapping[str, Da
 
 
 def _column_of(frame: DataFrame, stream: str) -> str | None:
+    if is_connect(frame):
+        raise UsageError(
+            "a client of Spark Connect does not know which column keeps the source of a row: name it, "
+            "watermark.over(watermark.buffers(), by=…)",
+            code="origin-unknown",
+            stream=stream,
+        )
     return origin_column(analysed_plan(frame, columns=True), stream)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidestate.operators.describe.runs import DurableQuery
@@ -27,19 +26,15 @@ from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.replay_start import (
-    NOT_READ_AGAIN,
-    lacking_text,
     rebuilt,
-    replay_start,
-    warn_of_lacking,
 )
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
+from tidestate.operators.spark.handles import chosen_progress, query_html, started, status_of
 from tidestate.operators.spark.monitoring import (
     Report,
     SparkGauges,
@@ -49,14 +44,13 @@ from tidestate.operators.spark.monitoring import (
     observed_values,
     offsets_behind_of,
 )
-from tidestate.operators.spark.platform import Platform, is_modified_meanwhile, is_of_spark
-from tidestate.operators.spark.replay import read_again, read_batch_again, recorded_positions
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
-from tidestate.recovery.log.manifest import Manifest, Scan, SparkPosition
+from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.log.topic_offsets import TopicOffsets
@@ -67,7 +61,6 @@ from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
-from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 
 log = logging.getLogger("tidestate")
@@ -99,8 +92,6 @@ class Ticker:
 
 RECENT_BATCHES = 100
 """Of how many batches the checkpoint is in `QueryOnSpark.recentProgress`: as many as Spark keeps reports of."""
-BEGUN_TRIES, BEGUN_PAUSE_S = 5, 1.0
-"""How often a query is begun while another driver does."""
 NOTED_PAUSE_S = 0.4
 """The pause between two offers from which Spark's UI has a note of the wait."""
 
@@ -166,15 +157,14 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         trigger: dict[str, str | bool] | None,
         listeners: Sequence[StreamingQueryListener] = (),
         *,
-        side_run: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]] | None = None,
+        put_back: Callable[[Driver[SparkRows, DataFrame]], None] | None = None,
     ) -> None:
-        """`prepare`, then start; with a ``side_run`` once messages that were lost are back, by one if it must be."""
-        self.prepare(replays=side_run is not None)
+        """`prepare`, then start; with ``put_back``, which reads the stream again, once lost messages are back."""
+        self.prepare(replays=put_back is not None)
         try:
             graph, head = self._job.graph, self._job.head
-            if side_run is not None and (needs_side_run(graph, head) or rebuilt(graph, head)):
-                if self._run_again(stream, side_run):
-                    self._replay(stream)
+            if put_back is not None and (needs_side_run(graph, head) or rebuilt(graph, head)):
+                put_back(self._driver)
                 self._driver.begin()
             objects = self._job.checkpoint.objects
             name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
@@ -261,8 +251,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     @property
     def status(self) -> dict[str, Any]:
-        since, found = self.waiting_since_us, dict(self._spark_query.status)
-        return found if since is None else {**found, "message": f"Waiting for a sink since {time_text(since)} UTC"}
+        return status_of(self._spark_query, self.waiting_since_us)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
@@ -374,100 +363,6 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         counters = head.counters if head.id > before else {}  # not if the query was stopped while a sink held it
         return sum(count for name, count in counters.items() if name.rpartition(".")[2] == PUT_BACK)
 
-    def _replay(self, stream: DataFrame) -> None:
-        """Put back what was lost, by reading the stream again. Where a source has it no more, the job goes on
-        without. Raises what a checkpoint does that cannot be made.
-        """
-        job, failures, of_source = self._job, list[BaseException](), list[BaseException]()
-        start = replay_start(job.checkpoint, job.head, job.graph)
-        log.info(
-            "replay: the stream is read again from %s", "its beginning" if start is None else f"checkpoint {start.id}"
-        )
-        before = job.head.id
-
-        def put_back(rows: DataFrame) -> None:
-            if not rebuilt(job.graph, job.head):
-                return
-            head = job.head.id
-            try:
-                with self._driver.lock, self._described():
-                    self._driver.rebuild(SparkRows(configured(rows)))
-            except BaseException as error:
-                # Only here Spark reads the rows, and finds that a topic or a folder has them no more.
-                (of_source if job.head.id == head and is_of_spark(error) else failures).append(error)
-                raise
-            log.info("replay: %s", lacking_text(job.graph, job.head) or "all messages are back")
-
-        try:
-            read_again(stream, job.checkpoint, start, job.plan.name, put_back)
-        except Exception as error:
-            if failures:
-                raise failures[0] from None
-            why = of_source[0] if of_source else error
-            log.error(
-                NOT_READ_AGAIN,
-                "the beginning" if start is None else f"checkpoint {start.id}",
-                type(why).__name__,
-                " ".join(str(why).splitlines()[:2]),  # what follows is Java's stack
-            )
-        if job.head.id == before:
-            put_back(self._platform.session.createDataFrame([], stream.schema))
-        warn_of_lacking(job.graph, job.head)
-
-    def _run_again(
-        self, stream: DataFrame, begun: Callable[[Driver[SparkRows, DataFrame]], SideRun[SparkRows, DataFrame]]
-    ) -> bool:
-        """Put back what was lost, by running recorded batches again, each in a query of its own. Where a source has
-        one no more, the job goes on without. Returns whether identities are to put back what they can. Raises what a
-        checkpoint does that cannot be made.
-        """
-        job, run = self._job, begun(self._driver)
-        try:
-            positions = recorded_positions(job.checkpoint, job.head) if run.next_batch is not None else {}
-            while (step := run.next_batch) is not None:
-                position = positions.get(step.batch)
-                if position is None:
-                    run.fail(f"no manifest says what batch {step.batch} has read", unread=True)
-                else:
-                    self._run_batch_again(stream, run, position, step.clock_us or 0)
-            with self._driver.lock:
-                run.finish()
-        finally:
-            run.close()
-        return run.left_to_identities
-
-    def _run_batch_again(
-        self, stream: DataFrame, run: SideRun[SparkRows, DataFrame], position: SparkPosition, clock_us: int
-    ) -> None:
-        failures = list[BaseException]()
-        # Its lists are those of the main root.
-        plain = msgspec.structs.replace(position, files={}, files_ref=None, read_ref=None)
-
-        left = run.next_batch
-        scan = left.manifest.scan if left is not None and left.manifest is not None else None
-
-        def take(batch: DataFrame) -> None:
-            try:
-                rows = configured(batch)
-                # In another way its rows may come in another order.
-                is_direct = scan is None or scan.direct
-                direct = self._scans.of(rows.sparkSession, position.files) if is_direct else None
-                run.take(SparkRows(rows, direct), Position(spark=plain))
-            except BaseException as error:
-                failures.append(error)
-                raise
-
-        try:
-            read_batch_again(stream, self._job.checkpoint, position, clock_us, self._job.plan.name, take)
-        except Exception as error:
-            why = failures[0] if failures else error
-            if failures and not is_of_spark(why):
-                raise why from None
-            text = " ".join(str(why).splitlines()[:2])  # what follows is Java's stack
-            run.fail(f"the source could not be read again ({type(why).__name__}: {text})", unread=True)
-        if run.next_batch is left and left is not None:
-            run.fail(f"Spark did not give batch {position.batch_id} again", unread=True)
-
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. An error ends the query, and `awaitTermination` raises it."""
         with self._driver.lock:
@@ -561,42 +456,3 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if self._query is None:
             raise UsageError("the query has not started yet", code="not-started")
         return self._query
-
-
-def query_html(query: DurableQuery, root: str) -> str:
-    """A query on a root as a table, for a notebook."""
-    facts = {
-        "checkpoint": root,
-        "checkpoint_id": query.checkpoint_id,
-        "status": query.status.get("message") if query.isActive else "stopped",
-        "exception": query.exception(),
-    }
-    return facts_html(f"DurableQuery {query.name}", facts)
-
-
-def chosen_progress(progress: Mapping[str, Progress], operator: str | None) -> Progress:
-    """The progress of an operator by its name, of the first one without. Raises `UsageError` (``operator``)."""
-    if operator is not None and operator not in progress:
-        raise UsageError(
-            "the job has no such operator: choose from those listed",
-            code="operator",
-            found=operator,
-            there=list(progress),
-        )
-    return progress[operator] if operator is not None else next(iter(progress.values()))
-
-
-def started(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query. A run that is fenced, but has not noticed, may begin Spark's checkpoint at the same moment: then
-    Spark refuses one of the two, which can begin a moment later with what the other has written.
-    """
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
-
-    retrying = Retrying(
-        stop=stop_after_attempt(BEGUN_TRIES),
-        wait=wait_fixed(BEGUN_PAUSE_S),
-        retry=retry_if_exception(is_modified_meanwhile),
-        reraise=True,
-    )
-    query: StreamingQuery = retrying(writer.start)
-    return query

@@ -8,18 +8,51 @@ all. Where there are no broadcasts, on Spark Connect, all are part of what each 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
 from tidestate.operators.spark.platform import Broadcast
-from tidestate.operators.spark.tasks import Packed, StatesOfTasks
 from tidestate.statestore.files.refs import PartitionState
 
 INLINE_BYTES = 256 << 10
 """Up to this size entries are part of what each task gets to run."""
 LATER_SHARE = 2
 """Later broadcasts may have half the size of the first."""
+
+
+_STATES = msgspec.msgpack.Decoder(TaskStates)
+Packed = tuple[bytes, ...]
+"""The entries of state partitions, for each task its own."""
+
+
+class HasValue(Protocol):
+    """A broadcast of Spark's, in a task."""
+
+    @property
+    def value(self) -> Packed:
+        """What was broadcast, as the tasks see it."""
+        ...
+
+
+@dataclass(frozen=True)
+class StatesOfTasks:
+    """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
+    have changed since. Of a state partition the last entry counts.
+    """
+
+    before: tuple[HasValue, ...] = ()
+    changed: Packed = ()
+
+    def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:
+        """The micro-batch with the state partitions of one task."""
+        states: TaskStates = {name: {} for name in batch.inputs}
+        for packed in (*(broadcast.value for broadcast in self.before), self.changed):
+            for name, own in _STATES.decode(packed[task]).items() if packed else ():
+                states[name] |= own
+        return batch.with_states(states)
 
 
 class SentStates:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.blocks import Block, BlockHeader
-from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
+from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
@@ -27,6 +25,7 @@ from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.sent_states import StatesOfTasks
 from tidestate.statestore.errors import TidestateError, invariant
 
 CHUNK_ROWS = 1 << 20
@@ -51,20 +50,6 @@ _EXCHANGE_SCHEMA = pa.schema(
 )
 
 
-_STATES = msgspec.msgpack.Decoder(TaskStates)
-Packed = tuple[bytes, ...]
-"""The entries of state partitions, for each task its own."""
-
-
-class HasValue(Protocol):
-    """A broadcast of Spark's, in a task."""
-
-    @property
-    def value(self) -> Packed:
-        """What was broadcast, as the tasks see it."""
-        ...
-
-
 class _Ended(msgspec.Struct, frozen=True):
     """How a task ended for an operator, or for a piece of input."""
 
@@ -81,24 +66,6 @@ class _Header(msgspec.Struct, frozen=True):
 
 # Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
 _ENDED, _HEADER = msgspec.msgpack.Decoder(_Ended), msgspec.msgpack.Decoder(_Header)
-
-
-@dataclass(frozen=True)
-class StatesOfTasks:
-    """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
-    have changed since. Of a state partition the last entry counts.
-    """
-
-    before: tuple[HasValue, ...] = ()
-    changed: Packed = ()
-
-    def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:
-        """The micro-batch with the state partitions of one task."""
-        states: TaskStates = {name: {} for name in batch.inputs}
-        for packed in (*(broadcast.value for broadcast in self.before), self.changed):
-            for name, own in _STATES.decode(packed[task]).items() if packed else ():
-                states[name] |= own
-        return batch.with_states(states)
 
 
 def map_side(
@@ -191,9 +158,7 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
 
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
-    return (
-        Failure(type(error).__name__, "", str(error)) if isinstance(error, NeedsJvmError) else failure_of(error)
-    )
+    return Failure(type(error).__name__, "", str(error)) if isinstance(error, NeedsJvmError) else failure_of(error)
 
 
 def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
-from tidestate.operators.spark import query
+from tidestate.operators.spark import handles
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
@@ -129,7 +129,7 @@ def test_a_worker_without_a_package_that_the_store_needs(
 
 @pytest.mark.classic("jvm")
 def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "BEGUN_PAUSE_S", 0.0)
+    monkeypatch.setattr(handles, "BEGUN_PAUSE_S", 0.0)
     errors = [1, 2]
 
     class Writer:
@@ -141,7 +141,7 @@ def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch
                 failed.join()
             return "the query"
 
-    assert query.started(Writer()) == "the query"
+    assert handles.started(Writer()) == "the query"
     assert errors == []
 
 

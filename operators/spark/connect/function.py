@@ -31,7 +31,7 @@ class JobOfQuery:
         if OF_THE_SERVER not in os.environ:
             return
         try:
-            self._query = imported("spark.connect.server", "begun")(settings)
+            self._query = imported("spark.job", "begin_in_server")(settings)
         except TidestateError as error:
             raise CarriedError(error) from error.__cause__
 

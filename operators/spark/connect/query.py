@@ -24,9 +24,9 @@ from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.connect.failed import error_of_server
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
+from tidestate.operators.spark.handles import chosen_progress, query_html, status_of
 from tidestate.operators.spark.monitoring import Report, observed_values
 from tidestate.operators.spark.platform import SPARK_ERRORS, is_connect
-from tidestate.operators.spark.query import chosen_progress, query_html
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -128,7 +128,7 @@ class QueryOnConnect(DurableQuery):
 
     @property
     def status(self) -> dict[str, Any]:
-        return dict(self._spark_query.status)
+        return status_of(self._spark_query, self.waiting_since_us)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802

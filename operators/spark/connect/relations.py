@@ -27,7 +27,7 @@ def frame_of_relation(session: SparkSession, relation: Any) -> DataFrame:
     from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
     from pyspark.sql.connect.plan import LogicalPlan
 
-    class Given(LogicalPlan):
+    class Given(LogicalPlan):  # type: ignore[misc]  # pyspark has no types here
         """A plan that is there as a message."""
 
         def plan(self, _session: Any) -> Any:

@@ -15,17 +15,12 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.spark.compat import report_of
-from tidestate.operators.spark.connect.settings import JobSettings
-from tidestate.operators.spark.job import JobOnSpark, stream_of
 from tidestate.operators.spark.monitoring import offsets_behind_of
 from tidestate.operators.spark.query import QueryOnSpark, StoppingError
-from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.schemas import read_schemas
 from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
@@ -38,7 +33,6 @@ ASK_EVERY = 150
 """At every so many looks the server is asked for the query: one that it has lost ends the process, and the question
 keeps the client's session, which the server would close with its queries after an hour.
 """
-NO_PLAN = "a client of Spark Connect has no plan of the stream"
 
 
 class QueryInServer(QueryOnSpark):
@@ -134,26 +128,7 @@ class QueryInServer(QueryOnSpark):
         return query
 
 
-def begun(settings: JobSettings) -> QueryInServer:
-    """The job, which has begun in this process. Raises as `SparkJob.start`."""
-    _log_to_server()
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise UsageError("this process has no session of its server", code="not-started")
-    values, frames = settings.values(), settings.frames(session)
-    streams = frames if list(frames) != [""] else {}
-    stream = stream_of(values["description"], streams) if streams else frames[""]
-    job = JobOnSpark(stream=stream, streams=streams, **values)
-    graph = bind_graph(job.description, read_schemas(job.description, job.stream))
-    job.fit_sinks(graph)
-    scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
-    query = job.take_over(graph, settings.sources, scans, QueryInServer)
-    query.begin_in_server()
-    _Ender(query).begin()
-    return query
-
-
-class _Ender:
+class ProcessEnder:
     """Ends the process with its query: when Spark says so, when the server has died, which leaves the process behind,
     and when the server has lost the query.
     """
@@ -201,7 +176,7 @@ class _Ender:
             return False
 
 
-def _log_to_server() -> None:
+def log_to_server() -> None:
     """What this package logs goes to the log of the server, as nobody else has set a handler in this process."""
     if not log.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()

@@ -7,8 +7,8 @@ from tidestate.operators.spark.connect.failed import ours
 from tidestate.operators.spark.connect.function import JobOfQuery
 from tidestate.operators.spark.connect.query import QueryOnConnect
 from tidestate.operators.spark.connect.settings import JobSettings
+from tidestate.operators.spark.handles import started
 from tidestate.operators.spark.monitoring import free_query_name, listening
-from tidestate.operators.spark.query import started
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.spark_files import SPARK_FOLDER

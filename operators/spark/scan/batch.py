@@ -21,6 +21,7 @@ from tidestate.recovery.spark.spark_log import local_file
 log = logging.getLogger("tidestate")
 
 SWITCHED_OFF = "paths without direct_scan"
+NO_PLAN = "a client of Spark Connect has no plan of the stream"
 IN_ORDER = "rows are processed in the order of columns"
 ROW_GROUP_SHARE = 2
 """The columns of a row group may have half the memory budget."""

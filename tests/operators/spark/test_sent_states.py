@@ -15,8 +15,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.spark import sent_states
-from tidestate.operators.spark.sent_states import SentStates
-from tidestate.operators.spark.tasks import Packed
+from tidestate.operators.spark.sent_states import Packed, SentStates
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.store import Parquet
