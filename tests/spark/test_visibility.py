@@ -152,7 +152,7 @@ def until(found: Callable[[], object]) -> None:
 
 
 def ours(report: dict[str, Any]) -> dict[str, Any]:
-    """Of a report what both APIs say in one way: a listener of a client gets rounded rates, and offsets as objects."""
+    """What both APIs say in one way: a listener of a client gets rounded rates, and offsets as objects."""
     return {name: report[name] for name in ("id", "batchId", "observedMetrics", "tidestate")} if REMOTE else report
 
 
