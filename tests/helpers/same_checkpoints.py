@@ -24,7 +24,7 @@ from tidestate.statestore.spec.store import Parquet
 
 IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "lineage"}
 OF_THE_CLOCK = {"created_us", "processing_us", "quiet_us"}
-OF_THE_RUNNER = {"input", "spark", "restored", "scan", "spent"}
+OF_THE_RUNNER = {"answered", "input", "spark", "restored", "scan", "spent"}
 OF_BYTES = {"bytes", "checksum", "tail"}
 """Files hold the ids of their segments, so their bytes differ."""
 
