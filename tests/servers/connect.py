@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.servers.kafka import fetched
 from tests.servers.packages import for_seconds
 from tests.servers.ports import free_port
 from tools.java import LOGGING, brief_options, java_home
@@ -59,6 +60,9 @@ class ConnectServer:
             "org.apache.spark.sql.connect.service.SparkConnectServer",
         ]
         command += [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
+        if not list(SPARK.glob("jars/spark-connect_*.jar")):  # Spark has it along from 4.0 on
+            (jar,) = fetched([f"org.apache.spark:spark-connect_2.12:{pyspark.__version__}"], folder)
+            command += ["--jars", jar]
         with self.printed.open("wb") as printed:
             self.process = subprocess.Popen(
                 [*command, "spark-internal"], env=environment, stdout=printed, stderr=subprocess.STDOUT, cwd=folder
