@@ -263,10 +263,14 @@ class QueryOnConnect(DurableQuery):
 
     @property
     def waits(self) -> SinkWaits:
-        manifest = self.manifest
-        reached = delivered(self._opened, manifest)
-        most = max((manifest.id - reached.up_to(kind) for kind in self._delivers), default=0)
-        return SinkWaits(self.waiting_since_us, 0, most)
+        checkpoint, manifest = self._opened, self.manifest
+        reached = delivered(checkpoint, manifest)
+        behind = []
+        for kind in self._delivers:
+            outputs = checkpoint.outputs(reached.up_to(kind) + 1, of=manifest)
+            waiting = next((output.id for output in outputs if output.output(kind)), manifest.id + 1)
+            behind.append(manifest.id + 1 - waiting)
+        return SinkWaits(self.waiting_since_us, 0, max(behind, default=0))
 
     def prometheus(self) -> str:
         return self._ask(MetricsRequest()).text if self.isActive else exposition_text(self._families())
