@@ -40,7 +40,6 @@ def test_the_extra_for_spark_has_a_pandas_that_pyspark_takes(monkeypatch: pytest
 
 
 def test_pandas_has_the_same_bounds_wherever_it_is_asked_for() -> None:
-    bounds = {
-        name: one.specifier for name, texts in EXTRAS.items() for one in map(Requirement, texts) if one.name == "pandas"
-    }
+    asked = [(name, Requirement(text)) for name, texts in EXTRAS.items() for text in texts]
+    bounds = {name: requirement.specifier for name, requirement in asked if requirement.name == "pandas"}
     assert bounds == dict.fromkeys(("spark", "connect"), required(EXTRAS["spark"], "pandas").specifier)
