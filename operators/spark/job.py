@@ -35,7 +35,7 @@ from tidestate.operators.spark.scan.batch import IN_ORDER, NO_PLAN, SWITCHED_OFF
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
-from tidestate.operators.spark.start_checks import check_plan, check_spark
+from tidestate.operators.spark.start_checks import check_plan, check_spark_version
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import read_columns
@@ -48,7 +48,7 @@ from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 
-Query = TypeVar("Query", bound=QueryOnSpark)
+QueryKind = TypeVar("QueryKind", bound=QueryOnSpark)
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ class JobOnSpark(StreamJob, SparkJob):
         query.begin(stream, self.spark_trigger, self.listeners, put_back=put_back if replays else None)
         return query
 
-    def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[Query]) -> Query:
+    def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[QueryKind]) -> QueryKind:
         """Open the root, compare it with Spark's log of so many ``sources``, and fence: the query of this ``kind``,
         which has not begun. Raises as `start`.
         """
@@ -149,7 +149,7 @@ class JobOnSpark(StreamJob, SparkJob):
 
 def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:
     """The job of a description on its ``streams``, by their names in it."""
-    check_spark()
+    check_spark_version()
     names = streams_of(description)
     frames = {name: streams[name] for name in names}
     description = with_sources(description, frames)
