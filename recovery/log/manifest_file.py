@@ -7,7 +7,7 @@ rely on it: numbers fit 64 bits, files are below the root, names are valid, size
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -214,19 +214,20 @@ def _check_depth(tree: Any) -> None:
     """Raise `InvalidManifest` if a tree is nested too deeply or contains an integer beyond 64 bits."""
     level = [tree]
     for _ in range(DEPTH):
-        level = [part for one in level for part in _parts(one)]
+        parts: list[Any] = []
+        for part in level:
+            # Most parts are texts. What a file has are lists, dictionaries and numbers of just these types.
+            kind = type(part)
+            if kind is dict:
+                parts.extend(part.values())
+            elif kind is list:
+                parts.extend(part)
+            elif kind is int:
+                require(LEAST <= part <= MOST, "a number")
+        level = parts
         if not level:
             return
     raise InvalidManifest("the nesting is too deep")
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, int) and not isinstance(value, bool):
-        require(LEAST <= value <= MOST, "a number")
 
 
 def check_natural(value: int, name: str) -> None:
