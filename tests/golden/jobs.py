@@ -339,7 +339,7 @@ CASES: dict[str, Callable[[], Case]] = {
         106,
     ),
     "reprocessed_by_operator": lambda: reprocessed_apart(
-        ts.union(*(_retained_apart(name, length) for name, length in (("short", TEN), ("wide", ts.tumbling("30 s")))), name="job"),
+        ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
     ),
 }  # fmt: skip
