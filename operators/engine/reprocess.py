@@ -27,7 +27,7 @@ log = logging.getLogger("tidestate")
 
 @dataclass(frozen=True)
 class LateRows:
-    """Late events to reprocess."""
+    """Late events that a step processes again, given ones or those that wait in ledgers."""
 
     tables: dict[str, pa.Table]
     """By operator. None of them is empty."""

@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 import tidestate as ts
+from tests.helpers.worked_example import batch
 from tidestate import OperatorStream, agg
-from tidestate.statestore.spec.tables import TIME
 
-SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
 LENGTH_S = {"short": 10, "wide": 30}
 """The operators, with the length of their windows: an event may be late for the one and not for the other."""
 
@@ -31,10 +30,9 @@ def _windows(name: str) -> Any:
     return retained.accumulation("discarding").timed_by("window_end")
 
 
-def events(*seconds_and_values: tuple[int, int]) -> pa.Table:
+def events(*seconds_and_numbers: tuple[int, int]) -> pa.Table:
     """Events of one key, by second and number."""
-    rows = [{"t": second * 1_000_000, "k": "a", "v": value} for second, value in seconds_and_values]
-    return pa.Table.from_pylist(rows, SCHEMA)
+    return batch([(second, "a", number) for second, number in seconds_and_numbers])
 
 
 def numbers_by_operator(panes: pa.Table) -> dict[str, Counter[int]]:

@@ -18,7 +18,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
-from tests.helpers.two_ledgers import LENGTH_S, SCHEMA, events, numbers_by_operator, put_out, united
+from tests.helpers.two_ledgers import LENGTH_S, events, numbers_by_operator, put_out, united
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -35,7 +35,7 @@ NEED = "fed-by-operator/1"
 
 
 def job(folder: Path) -> Harness:
-    return united().harness(SCHEMA, folder=folder, partitions=2, store=Memory())
+    return united().harness(BATCHES[0].schema, folder=folder, partitions=2, store=Memory())
 
 
 def begun(folder: Path) -> Harness:
@@ -101,7 +101,7 @@ def test_the_manifest_says_it_by_operator_while_they_differ(tmp_path: Path) -> N
 
 def test_a_job_in_which_one_operator_alone_takes_late_rows_is_stored_as_before(tmp_path: Path) -> None:
     once = ts.stream(event_time="t").deduplicate("v", within="1 hour", name="once")
-    tested = once.shift_time(by="1 second", name="moved").harness(SCHEMA, folder=tmp_path)
+    tested = once.shift_time(by="1 second", name="moved").harness(BATCHES[0].schema, folder=tmp_path)
     for batch in BATCHES:
         tested.feed(batch)
     fed_at = head(tmp_path).id
@@ -208,7 +208,6 @@ class Twin:
         return {name: numbers for name, numbers in fresh.items() if numbers}
 
     def copied(self) -> Twin:
-        """As it is now."""
         ledger = {name: list(numbers) for name, numbers in self.ledger.items()}
         return Twin(list(self.rows), ledger, {name: set(numbers) for name, numbers in self.done.items()})
 
