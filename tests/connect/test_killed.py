@@ -23,11 +23,12 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG, REMOTE
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tests.servers.connect import ConnectServer
+from tests.servers.connect import connect_server
 from tests.servers.spark_cluster import below, commands
 from tidestate import DurableQuery, TidestateError
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
+from tools.connect_server import ConnectServer
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.skipif(not REMOTE, reason="of the form on Spark Connect: make connect")
@@ -62,9 +63,7 @@ class Rounds:
 
     def new_server(self) -> ConnectServer:
         """Another server, which has begun."""
-        server = ConnectServer(self.folder)
-        server.wait()
-        return server
+        return connect_server(self.folder)
 
     def session(self) -> SparkSession:
         """Another client, in this process, which does not try for minutes to reach a server that is gone."""

@@ -1,4 +1,4 @@
-"""The benchmarks: ``python -m tools.bench all|memory|sweep|stores|progress|joins|scale|start``."""
+"""The benchmarks: ``python -m tools.bench all|memory|sweep|stores|progress|joins|scale|start|connect``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tools.bench import connect as connect_bench
 from tools.bench import joins as join_benches
 from tools.bench import memory as memory_bench
 from tools.bench import progress as progress_bench
@@ -206,6 +207,15 @@ def start(
 ) -> None:
     """How long the command takes to start, against a process that only imports pyarrow."""
     _print(start_bench.run(turns), as_json, None)
+
+
+@app.command()
+def connect(
+    turns: Annotated[int, typer.Option(min=1, help="How often each.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """A batch on Spark Connect against the same on classic Spark, in turn: rows of the JVM, without direct scan."""
+    _print(connect_bench.run(turns), as_json, None)
 
 
 def _print(measured: Iterable[Row], as_json: bool, draw: Callable[[list[Row]], Table] | None) -> list[Row]:

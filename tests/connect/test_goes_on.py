@@ -1,0 +1,54 @@
+"""A root goes on on either API: begun on classic Spark, then on Spark Connect, and back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.children.spark_job import parsed, run
+from tests.helpers.checkout import ROOT
+from tests.helpers.killed_jobs import inputs, is_exact
+from tests.helpers.process import REMOTE
+from tests.helpers.spark_inputs import write
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tools.demo.child import Child
+
+pytestmark = pytest.mark.skipif(not REMOTE, reason="of the form on Spark Connect: make connect")
+
+PARTS = 4
+"""Two files each: classic, Spark Connect, classic, Spark Connect."""
+
+
+def feed(folder: Path, tables: dict[str, list[pa.Table]], part: int) -> None:
+    """The files of a part, of each stream."""
+    for stream, of_stream in tables.items():
+        for number in range(2 * part, 2 * part + 2):
+            write(folder / stream, number, of_stream[number])
+
+
+def on_classic(folder: Path, words: list[str]) -> None:
+    """The job over what is there, in a process with a classic session."""
+    command = [sys.executable, "-m", "tests.children.spark_job", *words, "--for-seconds"]
+    child = Child(command, folder / "classic.log", ROOT)
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+
+
+@pytest.mark.parametrize("job", ["chain", "join"])
+def test_each_api_goes_on_where_the_other_stopped(spark: SparkSession, tmp_path: Path, job: str) -> None:
+    folder, tables = tmp_path / job, inputs(2 * PARTS)
+    tables = tables if job == "join" else {"flights": tables["flights"]}
+    for part in range(PARTS):
+        feed(folder, tables, part)
+        words = [job, str(folder), *(["--drain"] if part == PARTS - 1 else [])]
+        if part % 2:
+            run(spark, parsed(words))
+        else:
+            on_classic(tmp_path, words)
+    batches = [one for one in Checkpoint.open(folder / "checkpoint").history() if one.kind == "batch"]
+    assert len(batches) >= 2 * PARTS
+    is_exact(folder, job)
