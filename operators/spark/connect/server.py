@@ -29,6 +29,8 @@ log = logging.getLogger("tidestate")
 
 LOOK_S = 0.2
 """How often the process looks whether its server still lives."""
+END_S = 10.0
+"""How long the end of a run may take: what it owes then is done at the next start, as after a kill."""
 ASK_EVERY = 150
 """At every so many looks the server is asked for the query: one that it has lost ends the process, and the question
 keeps the client's session, which the server would close with its queries after an hour.
@@ -157,13 +159,19 @@ class ProcessEnder:
                 self._query.serve_requests()
             if looks % ASK_EVERY == 0 and self._is_lost():
                 break
+        # A batch in the middle may hold what the end waits for, while it tries for minutes to reach a server that is
+        # gone.
+        ending = threading.Thread(target=self._finish, name="tidestate-end", daemon=True)
+        ending.start()
+        ending.join(END_S)
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _finish(self) -> None:
         try:
             self._query.finish()
         except BaseException:
             log.exception("the run could not be ended in order: the next start does the rest")
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
 
     def _is_orphaned(self) -> bool:
         return os.getppid() != self._server or not threading.main_thread().is_alive()
