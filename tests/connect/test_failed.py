@@ -40,6 +40,7 @@ def test_what_it_comes_from_is_a_text() -> None:
     [
         ("ModuleNotFoundError: No module named 'tidestate'", "server-package"),
         ("ModuleNotFoundError: No module named 'rocksdict'\n\tat org", "server-package"),
+        ("[INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED] Trigger type ProcessingTime is not supported", "spark-trigger"),
         (BROKEN, "server-process"),
         ("[STREAM_FAILED] java.io.EOFException\n=== Streaming Query ===", "server-process"),
         ("[INVALID_HANDLE.SESSION_CLOSED] The handle 1 is invalid. Session was closed.", "server-lost"),

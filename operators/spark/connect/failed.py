@@ -27,6 +27,12 @@ def error_of_server(text: str) -> TidestateError | None:
             code="server-package",
             reason=lacks[1],
         )
+    if "INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED" in text:
+        return UsageError(
+            "this place runs a query only until it has read what is there: start the job with "
+            "trigger(availableNow=True), again and again",
+            code="spark-trigger",
+        )
     if _BROKEN.search(text) is not None:
         return UnavailableError(
             "the process of this query in the Spark Connect server has died: start the job again, nothing is lost; "
