@@ -18,7 +18,17 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
-from tests.helpers.two_ledgers import LENGTH_S, events, numbers_by_operator, put_out, united
+from tests.helpers.two_ledgers import (
+    BATCHES,
+    LENGTH_S,
+    ONCE,
+    SHORT,
+    WIDE,
+    events,
+    numbers_by_operator,
+    put_out,
+    united,
+)
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -27,10 +37,6 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.spec.store import Memory
 
-BATCHES = [events((1, 1), (12, 2)), events((55, 3)), events((2, 4), (34, 5), (48, 6)), events((5, 7), (69, 8))]
-SHORT, WIDE = [4, 5, 6, 7], [4, 7]
-"""The events of these that are late for the windows of each length."""
-ONCE = {name: Counter(range(1, 9)) for name in LENGTH_S}
 NEED = "fed-by-operator/1"
 
 
