@@ -132,7 +132,7 @@ def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path
 def test_late_rows_of_one_operator_do_not_come_back_with_those_of_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for number, rows in enumerate(two_ledgers.BATCHES):
+    for number, rows in enumerate(two_ledgers.ARRIVING):
         write(tmp_path / "input", number, rows)
     arrived, root = stream(spark, tmp_path / "input").select("t", "k", "v"), tmp_path / "spark"
     query = two_ledgers.united().on_spark(arrived, checkpoint=root, partitions=2).start()
@@ -142,7 +142,7 @@ def test_late_rows_of_one_operator_do_not_come_back_with_those_of_another(
     query = two_ledgers.united().on_spark(arrived, checkpoint=root).start()
     assert [query.reprocess_late(operator=name) for name in ("wide", "short", None)] == [0, 4, 0]
     query.stop(drain=True)
-    assert two_ledgers.put_out(root) == two_ledgers.ONCE
+    assert two_ledgers.put_out(root) == two_ledgers.EACH_ONCE
 
 
 @pytest.mark.long
