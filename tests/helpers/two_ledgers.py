@@ -35,6 +35,13 @@ def events(*seconds_and_numbers: tuple[int, int]) -> pa.Table:
     return batch([(second, "a", number) for second, number in seconds_and_numbers])
 
 
+ARRIVING = [events((1, 1), (12, 2)), events((55, 3)), events((2, 4), (34, 5), (48, 6)), events((5, 7), (69, 8))]
+SHORT, WIDE = [4, 5, 6, 7], [4, 7]
+"""The events of these that are late for the windows of each length."""
+EACH_ONCE = {name: Counter(range(1, 9)) for name in LENGTH_S}
+"""What is put out of these once all are put back, and the input has ended."""
+
+
 def numbers_by_operator(panes: pa.Table) -> dict[str, Counter[int]]:
     """The numbers of events in panes, by operator."""
     numbers = {name: Counter[int]() for name in LENGTH_S}

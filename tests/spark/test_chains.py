@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidestate as ts
+from tests.helpers import two_ledgers
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
@@ -126,6 +127,22 @@ def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path
     totals = query.manifest.totals
     assert (totals["once.very_late"], totals["once.duplicates"]) == (2, 1)
     assert (totals["visits.accepted"], totals["visits.fed_accepted"]) == (2, 1)
+
+
+def test_late_rows_of_one_operator_do_not_come_back_with_those_of_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, rows in enumerate(two_ledgers.ARRIVING):
+        write(tmp_path / "input", number, rows)
+    arrived, root = stream(spark, tmp_path / "input").select("t", "k", "v"), tmp_path / "spark"
+    query = two_ledgers.united().on_spark(arrived, checkpoint=root, partitions=2).start()
+    query.processAllAvailable()
+    assert [query.reprocess_late(operator=name) for name in ("wide", "wide")] == [2, 0]
+    query.stop()
+    query = two_ledgers.united().on_spark(arrived, checkpoint=root).start()
+    assert [query.reprocess_late(operator=name) for name in ("wide", "short", None)] == [0, 4, 0]
+    query.stop(drain=True)
+    assert two_ledgers.put_out(root) == two_ledgers.EACH_ONCE
 
 
 @pytest.mark.long

@@ -18,7 +18,17 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
-from tests.helpers.two_ledgers import LENGTH_S, events, numbers_by_operator, put_out, united
+from tests.helpers.two_ledgers import (
+    ARRIVING,
+    EACH_ONCE,
+    LENGTH_S,
+    SHORT,
+    WIDE,
+    events,
+    numbers_by_operator,
+    put_out,
+    united,
+)
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -27,20 +37,16 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.spec.store import Memory
 
-BATCHES = [events((1, 1), (12, 2)), events((55, 3)), events((2, 4), (34, 5), (48, 6)), events((5, 7), (69, 8))]
-SHORT, WIDE = [4, 5, 6, 7], [4, 7]
-"""The events of these that are late for the windows of each length."""
-ONCE = {name: Counter(range(1, 9)) for name in LENGTH_S}
 NEED = "fed-by-operator/1"
 
 
 def job(folder: Path) -> Harness:
-    return united().harness(BATCHES[0].schema, folder=folder, partitions=2, store=Memory())
+    return united().harness(ARRIVING[0].schema, folder=folder, partitions=2, store=Memory())
 
 
 def begun(folder: Path) -> Harness:
     tested = job(folder)
-    for batch in BATCHES:
+    for batch in ARRIVING:
         tested.feed(batch)
     return tested
 
@@ -69,7 +75,7 @@ def test_one_operator_then_the_other_then_all(restart: bool, tmp_path: Path) -> 
             tested.restart()
     assert found == [{"short": SHORT}, {}, {"wide": WIDE}, {}]
     tested.finish()
-    assert put_out(tmp_path) == ONCE
+    assert put_out(tmp_path) == EACH_ONCE
 
 
 def test_all_are_put_back_after_some_of_them(tmp_path: Path) -> None:
@@ -101,8 +107,8 @@ def test_the_manifest_says_it_by_operator_while_they_differ(tmp_path: Path) -> N
 
 def test_a_job_in_which_one_operator_alone_takes_late_rows_is_stored_as_before(tmp_path: Path) -> None:
     once = ts.stream(event_time="t").deduplicate("v", within="1 hour", name="once")
-    tested = once.shift_time(by="1 second", name="moved").harness(BATCHES[0].schema, folder=tmp_path)
-    for batch in BATCHES:
+    tested = once.shift_time(by="1 second", name="moved").harness(ARRIVING[0].schema, folder=tmp_path)
+    for batch in ARRIVING:
         tested.feed(batch)
     fed_at = head(tmp_path).id
     assert tested.reprocess_late(operator="once")["v"].to_pylist() == [4, 5, 6, 7], "all behind 55 s"
@@ -125,7 +131,7 @@ def test_a_rewind_takes_back_what_was_put_back_since(tmp_path: Path) -> None:
     tested = job(tmp_path)
     assert [put_back(tested, operator) for operator in ("wide", None)] == [{"wide": WIDE}, {"short": SHORT}]
     tested.finish()
-    assert put_out(tmp_path) == ONCE
+    assert put_out(tmp_path) == EACH_ONCE
 
 
 def test_a_fork_has_a_ledger_of_its_own_and_takes_nothing_from_its_base(tmp_path: Path) -> None:
@@ -140,19 +146,19 @@ def test_a_fork_has_a_ledger_of_its_own_and_takes_nothing_from_its_base(tmp_path
     own = job(tmp_path / "root")
     assert [put_back(own, operator) for operator in ("short", None)] == [{}, {"wide": WIDE}]
     own.finish()
-    assert put_out(tmp_path / "root") == ONCE
+    assert put_out(tmp_path / "root") == EACH_ONCE
 
 
 def test_a_root_counts_what_waits_for_each_and_puts_it_back(tmp_path: Path) -> None:
-    united().standalone(checkpoint=tmp_path).run(BATCHES)
+    united().standalone(checkpoint=tmp_path).run(ARRIVING)
     assert waiting(tmp_path, "short") == {"short": 4}
     assert ts.Root(tmp_path).reprocess(united(), operator="short").execute().put_back == 4
     assert [waiting(tmp_path, operator) for operator in ("short", "wide", None)] == [{}, {"wide": 2}, {"wide": 2}]
     assert "to put back  2 events of wide (very_late)" in str(ts.Root(tmp_path).reprocess(united()))
     assert ts.Root(tmp_path).reprocess(united()).execute().put_back == 2
     assert waiting(tmp_path) == {}
-    united().standalone(checkpoint=tmp_path).run(BATCHES, drain=True)
-    assert put_out(tmp_path) == ONCE
+    united().standalone(checkpoint=tmp_path).run(ARRIVING, drain=True)
+    assert put_out(tmp_path) == EACH_ONCE
 
 
 @pytest.mark.slow
@@ -160,7 +166,7 @@ def test_a_run_that_is_asked_puts_back_each_once(tmp_path: Path) -> None:
     answers: list[int | None] = []
 
     def source() -> Iterator[pa.Table]:
-        yield from BATCHES
+        yield from ARRIVING
         until((tmp_path / "control" / "1" / "begun.json").exists)
         asked = asker(tmp_path)
         answers.extend(asked.ask(ReprocessRequest(operator)).rows for operator in ("wide", "wide", "short", None))
