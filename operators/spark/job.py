@@ -26,7 +26,7 @@ from tidestate.operators.spark.connect.server import ProcessEnder, QueryInServer
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.connect.start import start_in_server
 from tidestate.operators.spark.origins import with_sources
-from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.operators.spark.platform import setting_of
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.read_again import StreamReadAgain
@@ -189,8 +189,5 @@ def stream_of(description: Runnable, frames: Mapping[str, DataFrame]) -> DataFra
 
 def _folded_every(session: SparkSession) -> int:
     """The number of entries after which Spark compacts its list of the files that a source has read."""
-    try:
-        interval = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
-    except SPARK_ERRORS:  # a place that lets nobody read it
-        return COMPACTED
-    return (spark_number(interval, SPARK_ENTRIES) if interval is not None else None) or COMPACTED
+    interval = setting_of(session, "spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
+    return spark_number(interval, SPARK_ENTRIES) or COMPACTED

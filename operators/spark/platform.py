@@ -123,6 +123,16 @@ def is_connect(of_spark: object) -> bool:
     return ".connect." in type(of_spark).__module__
 
 
+def setting_of(session: SparkSession, name: str, default: str) -> str:
+    """A setting of a session; ``default`` where a place of Spark Connect lets nobody read it."""
+    try:
+        return str(session.conf.get(name, default))
+    except SPARK_ERRORS:
+        if not is_connect(session):
+            raise
+        return default
+
+
 def is_of_spark(error: BaseException) -> bool:
     """Whether Spark has failed, as where a source cannot be read, and not this project in a task of Spark's."""
     return isinstance(error, SPARK_ERRORS) and f"{TidestateError.__module__}." not in str(error)

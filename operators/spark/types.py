@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructT
 
 from tidestate.operators.plan.graph import sent_name
 from tidestate.operators.spark.plain_types import PLAIN_TYPES
+from tidestate.operators.spark.platform import setting_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -63,7 +64,7 @@ def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
 
 def check_case(session: SparkSession, columns: Sequence[str], available: Sequence[str]) -> None:
     """That Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
-    if session.conf.get("spark.sql.caseSensitive") == "true":
+    if setting_of(session, "spark.sql.caseSensitive", "false") == "true":
         return
     folded = Counter(column.lower() for column in available)
     read = {column.lower() for column in columns}
