@@ -80,7 +80,7 @@ ratchets: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	@echo "==> docs"
-	@$(PY) -m pytest -q -n 2 tests/docs
+	@$(PY) -m pytest -q -n 0 tests/docs
 
 site: $(VENV)/installed-dev
 	@echo "==> mkdocs: the site, in build/site"

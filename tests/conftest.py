@@ -207,7 +207,8 @@ def _not_on_connect(item: pytest.Item) -> str | None:
     """Why a test is skipped where the shared session is of Spark Connect; None if it is not."""
     if (classic := item.get_closest_marker("classic")) is not None:
         return f"classic Spark alone: {CLASSIC[classic.args[0]]}"
-    return None if "spark" in getattr(item, "fixturenames", ()) else OF_ITS_OWN
+    asks = "spark" in getattr(item, "fixturenames", ()) or item.nodeid.startswith("tests/connect/")
+    return None if asks else OF_ITS_OWN
 
 
 def shares_spark(nodeid: str) -> bool:

@@ -75,7 +75,14 @@ NAMED_BY = {
 """Where each node that binds a name has it; ``Name`` and ``Attribute`` do so where their context says it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+# Made once: a union or a set that is put together for each of a million nodes takes most of the time.
+BINDING = frozenset({ast.Store, type(None)})
+"""Contexts in which a name gets a value; parameters have none."""
+SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LEAVES = frozenset({ast.Name, ast.Constant, ast.alias})
+"""The usual nodes that have no other below them, but for the context of a name."""
+VAGUE = PRONOUNS | ADVERBS | PLACEHOLDERS | PARTICIPLES
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,8 @@ class Source:
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives but contexts of names, in half of its time: there are a million nodes."""
     nodes: list[ast.AST] = []
+    if type(node) in LEAVES:
+        return nodes
     for field in node._fields:
         value = getattr(node, field, None)
         if isinstance(value, list):
@@ -148,7 +157,7 @@ def is_vague(name: str) -> bool:
     """Whether a name is a pronoun, a participle or the like, alone: it could be the name of anything."""
     word = name.strip("_")
     regular = len(word) > 3 and word.endswith("ed") and word.isalpha() and word not in NOT_PARTICIPLES
-    return regular or word in PRONOUNS | ADVERBS | PLACEHOLDERS | PARTICIPLES
+    return regular or word in VAGUE
 
 
 def names(tree: ast.Module) -> list[Finding]:
@@ -166,8 +175,7 @@ def _collect_names(
 ) -> None:
     for node in children(parent):
         inner, owner = scope, attributes
-        opens = isinstance(node, Function | ast.Lambda | ast.ClassDef)
-        if opens or (scope is None and isinstance(node, Comprehension)):
+        if isinstance(node, SCOPE) or (scope is None and isinstance(node, COMPREHENSION)):
             inner = {}
             scopes.append(inner)
         if isinstance(node, ast.ClassDef):
@@ -185,7 +193,7 @@ def _collect_names(
 def bound_name(node: ast.AST) -> str | None:
     """The name of a variable, parameter or attribute that a node gives a value to."""
     field = NAMED_BY.get(type(node))
-    if field is None or not isinstance(getattr(node, "ctx", None), ast.Store | None):
+    if field is None or type(getattr(node, "ctx", None)) not in BINDING:
         return None
     name: str | None = getattr(node, field)
     return name
@@ -248,14 +256,17 @@ class Index:
         name = call.removesuffix("=").removeprefix(".").removeprefix("tidestate.")
         if name.startswith("--"):
             name = name.removeprefix("--").replace("-", "_")
-        if name in self.names | self.foreign or not DOTTED_NAME.fullmatch(name):
-            return name in self.names | self.foreign
+        if self._has_name(name) or not DOTTED_NAME.fullmatch(name):
+            return self._has_name(name)
         parts = name.split(".")
         return (
             len(parts) > 1
-            and parts[0] in self.names | self.foreign
+            and self._has_name(parts[0])
             and all(self.has(owner, member) for owner, member in pairwise(parts))
         )
+
+    def _has_name(self, name: str) -> bool:
+        return name in self.names or name in self.foreign
 
     def has(self, owner: str, member: str) -> bool:
         """Whether a class, its bases or a module have a member; of a variable, whether anything has it."""

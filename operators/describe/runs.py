@@ -172,7 +172,10 @@ class Standalone(Measured):
 
 
 class SparkJob(ABC):
-    """A job over streaming DataFrames. ``start`` runs it; ``trigger`` says when Spark plans a batch."""
+    """A job over streaming DataFrames. ``start`` runs it; ``trigger`` says when Spark plans a batch.
+
+    A client of Spark Connect need not reach the root for ``start``, but for `begun`, `bootstrap` and `plan`.
+    """
 
     @abstractmethod
     def trigger(
@@ -236,7 +239,11 @@ class SparkJob(ABC):
 
 
 class DurableQuery(Measured):
-    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever fails."""
+    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever fails.
+
+    On Spark Connect the job runs in the server, and this asks it: checkpoint, metrics and gaps are those of the
+    newest checkpoint in the root, and ``waits.total_us`` is 0 (docs/how-to/run-on-spark-connect.md).
+    """
 
     @property
     @abstractmethod

@@ -487,10 +487,10 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         batch = job.micro_batch(at.now_us)
         result = at.since.written(job.checkpoint.objects, batch, self._input(batch), at.progress, self._open.restored)
         kind: CheckpointKind = "feed" if fed is not None else "batch" if at.since.messages else "tick"
-        position = Position(processing_us=at.now_us)
+        position = Position(processing_us=at.now_us, fed=(self._plan.name,) if fed else ())
         try:
             drained = drained or head.drained
-            self._driver.commit(head.id + 1, [result], kind, position, drained=drained, fed=bool(fed), **how)
+            self._driver.commit(head.id + 1, [result], kind, position, drained=drained, **how)
         finally:
             if job.head is not head:  # it is durable, whatever was raised after that
                 self._standing = replace(at, since=Unflushed())

@@ -120,7 +120,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         self._check_taking()
         self.flush()
         given = None if rows is None else as_table(rows, self._time_zone)
-        back = late_rows(self._job, given).get(self._plan.name)
+        back = late_rows(self._job, given).tables.get(self._plan.name)
         if back is None:
             return {}
         return self._reprocess(back, "ledger", whole=rows is None)

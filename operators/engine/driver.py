@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -39,7 +39,7 @@ from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
-from tidestate.operators.engine.reprocess import warn_of_purged
+from tidestate.operators.engine.reprocess import LateRows, warn_of_purged
 from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
 from tidestate.operators.engine.transport import BatchInput, Transport
 from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
@@ -194,13 +194,14 @@ class Driver(Generic[B, _P]):
             )
         return self._take("bootstrap", history, now_us(), position, withheld=not deliver)
 
-    def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
-        """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
+    def reprocess_late(self, rows: LateRows, clock_us: int | None = None) -> Manifest:
+        """Reprocess late ``rows``. Rows of a ledger are those up to the newest checkpoint, and not put back again."""
         self.hold()
         micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(blocks=ledger_blocks(micro_batch, rows)))
-        return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, clock_us), fed=whole)
+            results = self._transport.run(micro_batch, BatchInput(blocks=ledger_blocks(micro_batch, rows.tables)))
+        position = replace(_clock(micro_batch, clock_us), fed=rows.ledgers)
+        return self.commit(micro_batch.checkpoint_id, results, "feed", position)
 
     def rebuild(self, replay: B) -> Manifest:
         """Put back messages that were lost, from a ``replay`` of the streams: rows in any order, any number of times.

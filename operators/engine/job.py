@@ -238,14 +238,15 @@ def no_job_hook(_moment: str, _checkpoint_id: int) -> None:
 
 @dataclass(frozen=True)
 class Position:
-    """The input position after a checkpoint: ``spark`` or ``input``, by the runner; the processing time; and how a
-    Spark batch was read.
+    """The input position after a checkpoint: ``spark`` or ``input``, by the runner; the processing time; how a Spark
+    batch was read; and the operators that are ``fed`` all late events that waited for them in the ledger.
     """
 
     spark: SparkPosition | None = None
     input: InputPosition | None = None
     processing_us: int | None = None
     scan: Scan | None = None
+    fed: tuple[str, ...] = ()
 
 
 class Job:
@@ -394,17 +395,15 @@ class Job:
         position: Position,
         *,
         drained: bool = False,
-        fed: bool = False,
         withheld: bool = False,
         rebuilt: bool = False,
         mended: bool = False,
         spent: Spent | None = None,
         request: int = 0,
     ) -> Manifest:
-        """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
-        its output; ``rebuilt``: it was a replay for messages that were lost;
-        ``mended``: it put all of them back. ``spent``: where its time went. ``request``: which request to this run
-        has made it, 0 for none.
+        """Publish the next checkpoint. ``withheld``: no sink gets its output; ``rebuilt``: it was a replay for
+        messages that were lost; ``mended``: it put all of them back. ``spent``: where its time went. ``request``:
+        which request to this run has made it, 0 for none.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
@@ -421,6 +420,8 @@ class Job:
             operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
+        reprocessing = (name for name, plan in plans.items() if plan.reprocesses)
+        fed_up_to, fed_by_operator = head.fed_after(position.fed, reprocessing)
         manifest = successor(
             self._head,
             kind,
@@ -437,7 +438,8 @@ class Job:
             late=tuple(ref for one in ordered for ref in one.late),
             delivered=self._delivered(withheld),
             counters=self._counters(ordered),
-            fed=head.id if fed else head.fed,
+            fed=fed_up_to,
+            fed_by_operator=fed_by_operator,
             answered=AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered,
             restored=restored,
             spent=spent,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
 from tidestate.statestore.errors import UsageError
@@ -23,26 +25,51 @@ from tidestate.statestore.errors import UsageError
 log = logging.getLogger("tidestate")
 
 
-def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:
-    """Events to reprocess, by operator: ``rows``, or all late events of the ledgers that were not reprocessed before.
+@dataclass(frozen=True)
+class LateRows:
+    """Late events that a step processes again, given ones or those that wait in ledgers."""
+
+    tables: dict[str, pa.Table]
+    """By operator. None of them is empty."""
+    ledgers: tuple[str, ...] = ()
+    """The operators of which these are all late events that wait in the ledger; none if the events were given."""
+
+    @property
+    def count(self) -> int:
+        """How many events these are."""
+        return sum(table.num_rows for table in self.tables.values())
+
+
+def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> LateRows:
+    """Events to reprocess: ``rows``, or all late events of the ledgers that were not reprocessed before.
 
     Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``.
     """
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
     chosen = check_operator(list(taking), operator, is_one=rows is not None)
     if rows is not None:
-        return {chosen[0]: rows} if rows.num_rows else {}
+        return LateRows({chosen[0]: rows} if rows.num_rows else {})
     ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
-    for output in job.checkpoint.outputs(job.head.fed + 1):
-        if not output.late:
-            continue
-        for name, tables in ledgers.items():
-            for rows_then in as_written(job.checkpoint, output.late_of(name)):
-                names = names_now(job.head.operators[name].renamed, output.id)
-                ledger = in_columns(rows_then, taking[name].late_schema, names)
-                tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
+    for name, output in waiting_outputs(job.checkpoint, job.head, chosen):
+        for rows_then in as_written(job.checkpoint, output.late_of(name)):
+            names = names_now(job.head.operators[name].renamed, output.id)
+            ledger = in_columns(rows_then, taking[name].late_schema, names)
+            ledgers[name].append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
-    return {name: table for name, table in whole.items() if table.num_rows}
+    return LateRows({name: table for name, table in whole.items() if table.num_rows}, tuple(chosen))
+
+
+def waiting_outputs(
+    checkpoint: Checkpoint, head: Manifest, operators: Collection[str]
+) -> Iterator[tuple[str, Output]]:
+    """Outputs of the line of ``head`` with ledger files of which late events were not reprocessed before, oldest
+    first, each with the name of one of these ``operators``.
+    """
+    earliest = min((head.fed_up_to(name) for name in operators), default=head.id)
+    for output in checkpoint.outputs(earliest + 1, of=head):
+        for name in operators if output.late else ():
+            if output.id > head.fed_up_to(name):
+                yield name, output
 
 
 def check_operator(taking: Sequence[str], operator: str | None, *, is_one: bool) -> list[str]:
@@ -69,12 +96,10 @@ def check_operator(taking: Sequence[str], operator: str | None, *, is_one: bool)
 def waiting_rows(checkpoint: Checkpoint, head: Manifest, operators: Iterable[str]) -> dict[tuple[str, str], int]:
     """How many rows the ledgers have since they were reprocessed last, by operator and reason."""
     counts = Counter[tuple[str, str]]()
-    names = list(operators)
-    for output in checkpoint.outputs(head.fed + 1, of=head):
-        for name in names if output.late else ():
-            for rows in as_written(checkpoint, output.late_of(name)):
-                for pair in pc.value_counts(rows["reason"]).to_pylist():
-                    counts[name, pair["values"]] += pair["counts"]
+    for name, output in waiting_outputs(checkpoint, head, list(operators)):
+        for rows in as_written(checkpoint, output.late_of(name)):
+            for pair in pc.value_counts(rows["reason"]).to_pylist():
+                counts[name, pair["values"]] += pair["counts"]
     return dict(sorted(counts.items()))
 
 

@@ -127,7 +127,7 @@ class Harness:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
         driver, given = self._open, None if rows is None else self._table(rows)
         back = late_rows(self._job, given, operator)
-        fed = driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
+        fed = driver.reprocess_late(back, self._now) if back.tables else None
         return driver.rows(fed)
 
     def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:

@@ -60,9 +60,9 @@ class RequestedLoop(RequestedRun):
     def reprocess(self, rows: pa.Table | None, operator: str | None) -> int:
         with self._lock:
             back = late_rows(self._driver.job, rows, operator)
-            if back:
-                self._reprocess(back, whole=rows is None)
-        return sum(table.num_rows for table in back.values())
+            if back.tables:
+                self._reprocess(back)
+        return back.count
 
     def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         raise UsageError(

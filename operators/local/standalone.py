@@ -284,7 +284,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         with driver.running(), driver.lock:
             driver.deliver()
             back = late_rows(driver.job, given, operator)
-            return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
+            return driver.rows(driver.reprocess_late(back) if back.tables else None)
 
     def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:
         panes = []

@@ -106,8 +106,8 @@ class ReprocessPlan(RootPlan):
         with driver.running():
             job.check_open()
             back = late_rows(job, self.rows, self.operator)
-            made = driver.reprocess_late(back, whole=self.rows is None).id if back else 0
-        return replace(self, put_back=sum(table.num_rows for table in back.values()), made=made)
+            made = driver.reprocess_late(back).id if back.tables else 0
+        return replace(self, put_back=back.count, made=made)
 
     def as_dict(self) -> dict[str, Any]:
         run = self.run

@@ -32,7 +32,7 @@ class Failure(ErrorRecord, frozen=True):
         return made
 
     def raised(self) -> NoReturn:
-        """Raise the error."""
+        """Raise the error, with what it comes from."""
         error = self.error()
         raise error from error.__cause__
 

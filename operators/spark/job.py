@@ -26,6 +26,7 @@ from tidestate.operators.spark.connect.server import ProcessEnder, QueryInServer
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.connect.start import start_in_server
 from tidestate.operators.spark.origins import with_sources
+from tidestate.operators.spark.platform import SPARK_ERRORS
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.read_again import StreamReadAgain
@@ -34,7 +35,7 @@ from tidestate.operators.spark.scan.batch import IN_ORDER, NO_PLAN, SWITCHED_OFF
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
-from tidestate.operators.spark.start_checks import check_plan, check_spark
+from tidestate.operators.spark.start_checks import check_plan, check_spark_version
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import read_columns
@@ -47,7 +48,7 @@ from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 
-Query = TypeVar("Query", bound=QueryOnSpark)
+QueryKind = TypeVar("QueryKind", bound=QueryOnSpark)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +119,7 @@ class JobOnSpark(StreamJob, SparkJob):
         query.begin(stream, self.spark_trigger, self.listeners, put_back=put_back if replays else None)
         return query
 
-    def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[Query]) -> Query:
+    def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[QueryKind]) -> QueryKind:
         """Open the root, compare it with Spark's log of so many ``sources``, and fence: the query of this ``kind``,
         which has not begun. Raises as `start`.
         """
@@ -148,7 +149,7 @@ class JobOnSpark(StreamJob, SparkJob):
 
 def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:
     """The job of a description on its ``streams``, by their names in it."""
-    check_spark()
+    check_spark_version()
     names = streams_of(description)
     frames = {name: streams[name] for name in names}
     description = with_sources(description, frames)
@@ -188,5 +189,8 @@ def stream_of(description: Runnable, frames: Mapping[str, DataFrame]) -> DataFra
 
 def _folded_every(session: SparkSession) -> int:
     """The number of entries after which Spark compacts its list of the files that a source has read."""
-    interval = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
+    try:
+        interval = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
+    except SPARK_ERRORS:  # a place that lets nobody read it
+        return COMPACTED
     return (spark_number(interval, SPARK_ENTRIES) if interval is not None else None) or COMPACTED

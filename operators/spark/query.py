@@ -347,11 +347,11 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         with self._driver.lock:
             back, before = late_rows(self._job, rows, operator), self._job.head.id
-            if back:
+            if back.tables:
                 with contextlib.suppress(StoppingError), self._described():
-                    self._driver.reprocess_late(back, whole=rows is None)
+                    self._driver.reprocess_late(back)
             done = self._job.head.id > before  # not if the query was stopped while a sink held it
-        return sum(table.num_rows for table in back.values()) if done else 0
+        return back.count if done else 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
         rows = SparkRows(self._replayed(replay))

@@ -38,7 +38,7 @@ STATEFUL |= {"TransformWithStateInPandas", "TransformWithStateInPySpark"}
 """Steps of a plan for which Spark keeps state, if what they read is a stream."""
 
 
-def check_spark() -> None:
+def check_spark_version() -> None:
     """Raise `UsageError` for a Spark that is too old."""
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < OLDEST_SPARK:

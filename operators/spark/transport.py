@@ -40,7 +40,7 @@ BATCH_ROWS = 100_000
 """The rows of an Arrow batch from Spark to Python."""
 
 
-SETTINGS = {
+BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
 }
@@ -48,13 +48,13 @@ SETTINGS = {
 
 
 def configured(batch: DataFrame, platform: Platform) -> DataFrame:
-    """A batch of a query, with `SETTINGS` where its session is a clone: the user's own keeps its settings. A place
-    that lets nobody set them goes on without.
+    """A batch of a query, with `BATCH_SETTINGS` where its session is a clone: the user's own keeps its settings. A
+    place that lets nobody set them goes on without.
     """
     session = batch.sparkSession
     if platform.has_same_session(session):
         return batch
-    for name, value in SETTINGS.items():
+    for name, value in BATCH_SETTINGS.items():
         try:
             session.conf.set(name, value)
         except SPARK_ERRORS:

@@ -12,7 +12,7 @@ its owner; all others carry it on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
@@ -350,6 +350,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """``counters`` of this checkpoint and of all before it on its line."""
     fed: Natural = 0
     """The checkpoint up to which the late ledger has been reprocessed. Grows. Owner: the step, a feed."""
+    fed_by_operator: dict[str, Natural] = {}
+    """The same of operators that are further than ``fed``; not in the file while there are none. Owner: the feed."""
     parent_id: Natural = 0
     """0 stands for ``id - 1``; for a reset the checkpoint that it goes back to."""
     abandoned: tuple[Ids, ...] = ()
@@ -382,6 +384,20 @@ class Manifest(msgspec.Struct, frozen=True):
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""
         return ledger_of(self.late, operator)
+
+    def fed_up_to(self, operator: str) -> int:
+        """The checkpoint up to which the late ledger of one operator has been reprocessed."""
+        return self.fed_by_operator.get(operator, self.fed)
+
+    def fed_after(self, operators: Collection[str], reprocessing: Iterable[str]) -> tuple[int, dict[str, int]]:
+        """``fed`` and ``fed_by_operator`` of the next checkpoint, if it reprocesses all late rows that wait for these
+        operators. What all operators that are ``reprocessing`` late rows at all have reached, ``fed`` says.
+        """
+        if not operators:
+            return self.fed, self.fed_by_operator
+        by_operator = {**self.fed_by_operator, **dict.fromkeys(operators, self.id)}
+        least = min(by_operator.get(name, self.fed) for name in {*operators, *reprocessing})
+        return least, {name: last for name, last in by_operator.items() if last > least}
 
     def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
         """The files of this checkpoint's panes, or ledgers."""

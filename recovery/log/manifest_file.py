@@ -7,7 +7,7 @@ rely on it: numbers fit 64 bits, files are below the root, names are valid, size
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ VERSION_CHARACTERS = 64
 REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
-_ABSENT = ("needs", "answered")
+_ABSENT = ("needs", "answered", "fed_by_operator")
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -55,6 +55,7 @@ def check(manifest: Manifest) -> None:
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
     require(len(manifest.operators) <= MAX_OPERATORS, "operators")
+    require(all(map(is_name, manifest.fed_by_operator)), "fed_by_operator")
     for name, operator in manifest.operators.items():
         require(is_name(name), "the name of an operator")
         _check_operator(name, operator, manifest.id)
@@ -109,6 +110,8 @@ def _check_numbers(manifest: Manifest) -> None:
     require(manifest.parent_id < manifest.id, "parent_id")
     delivered = manifest.delivered
     require(max(delivered.panes, delivered.late, manifest.fed) <= manifest.id, "delivered or fed")
+    further = manifest.fed_by_operator.values()
+    require(all(manifest.fed < last <= manifest.id for last in further), "fed_by_operator")
     if (answered := manifest.answered) is not None:
         require(answered.checkpoint <= manifest.id and answered.epoch <= manifest.epoch, "answered")
     ends = [end for ids in manifest.abandoned for end in ids]
@@ -214,19 +217,20 @@ def _check_depth(tree: Any) -> None:
     """Raise `InvalidManifest` if a tree is nested too deeply or contains an integer beyond 64 bits."""
     level = [tree]
     for _ in range(DEPTH):
-        level = [part for one in level for part in _parts(one)]
+        parts: list[Any] = []
+        for part in level:
+            # Most parts are texts. What a file has are lists, dictionaries and numbers of just these types.
+            kind = type(part)
+            if kind is dict:
+                parts.extend(part.values())
+            elif kind is list:
+                parts.extend(part)
+            elif kind is int:
+                require(LEAST <= part <= MOST, "a number")
+        level = parts
         if not level:
             return
     raise InvalidManifest("the nesting is too deep")
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, int) and not isinstance(value, bool):
-        require(LEAST <= value <= MOST, "a number")
 
 
 def check_natural(value: int, name: str) -> None:
@@ -251,7 +255,8 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``answered``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted`` where there are none.
+    ``needs``, ``answered``, ``fed_by_operator``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted``
+    where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}

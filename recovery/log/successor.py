@@ -26,7 +26,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
-from tidestate.recovery.log.needs import unknown_needs
+from tidestate.recovery.log.needs import grown_needs, unknown_needs
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.files.refs import FileRef
 
@@ -53,6 +53,7 @@ class Changes(TypedDict, total=False):
     delivered: Delivered
     counters: dict[str, int]
     fed: int
+    fed_by_operator: dict[str, int]
     parent_id: int
     abandoned: tuple[Ids, ...]
     answered: AnsweredRequest | None
@@ -92,6 +93,9 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
         **changes,
         "operators": {name: _after(one, was.operators.get(name), step) for name, one in operators.items()},
     }
+    if facts.get("fed_by_operator", was.fed_by_operator):
+        # A version that reads `fed` alone would put rows back twice.
+        facts["needs"] = grown_needs(changes.get("needs", was.needs), ("fed-by-operator/1",))
     made: Manifest = msgspec.structs.replace(was, **facts)
     _check_follows(was, made)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import job
 from tests.helpers.spark_runs import stream
-from tools.demo.child import emit
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -20,6 +20,6 @@ if __name__ == "__main__":
     session = SparkSession.builder.remote(given.url).create()
     started = job().on_spark(stream(session, given.folder / "input"), checkpoint=given.folder / "root", partitions=3)
     query = started.start()
-    emit(event="started", checkpoint=query.checkpoint_id)
+    print(json.dumps({"event": "started", "checkpoint": query.checkpoint_id}), flush=True)
     while True:
         time.sleep(1)

@@ -40,7 +40,7 @@ PATIENCE_S = 120
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
+    """Wait for a condition, for so long as a busy machine may need."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, f"waited {PATIENCE_S} s for {what}"

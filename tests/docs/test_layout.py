@@ -12,9 +12,9 @@ from tests.helpers.checkout import ROOT
 TESTS = ROOT / "tests"
 PACKAGES = ("statestore", "recovery", "operators", "tools")
 SHARED = ("helpers", "twins", "children", "servers")
-OTHERS = ("spark", "docs", "conformance", "package", "faults", "golden", "examples")
-"""Tests on real Spark, of the documents, of the conformance cases, of what is installed, of faults in whole jobs, of
-roots of earlier versions, of the examples.
+OTHERS = ("spark", "connect", "docs", "conformance", "package", "faults", "golden", "examples")
+"""Tests on real Spark, of what dies on Spark Connect, of the documents, of the conformance cases, of what is
+installed, of faults in whole jobs, of roots of earlier versions, of the examples.
 """
 
 

@@ -30,7 +30,7 @@ ADDED_COUNTERS = ("window_in_time", "window_past", "window_future")
 """Counters that versions after that of the oldest roots have added: events by the current window."""
 Step = Mapping[str, Any]
 """What a job takes next: ``rows`` of its one stream, or rows by stream (``streams``); the time (``clock``); the late
-ledger (``reprocess``); the plan of an edit of its root (``edit``).
+ledger (``reprocess``), of all operators or the one that is named; the plan of an edit of its root (``edit``).
 """
 
 
@@ -73,7 +73,7 @@ class Root(NamedTuple):
     def unpack(self, folder: Path) -> Path:
         """A copy of the root below ``folder``."""
         with tarfile.open(self.folder / "root.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder, filter="fully_trusted")
         return folder / "root"
 
 
@@ -118,7 +118,8 @@ class Run:
         if "clock" in step:
             self.running.advance_processing_time(step["clock"])
         elif "reprocess" in step:
-            self.running.reprocess_late()
+            operator = step["reprocess"]
+            self.running.reprocess_late(**({} if operator is True else {"operator": operator}))
         elif "edit" in step:
             step["edit"](ts.Root(self.root)).execute()
         elif self.kind == "harness":

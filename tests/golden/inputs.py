@@ -212,5 +212,12 @@ def reprocessed(job: Any, seed: int) -> Case:
     return made._replace(after=[*made.after, {"reprocess": True}])
 
 
+def reprocessed_apart(job: Any, seed: int, operator: str) -> Case:
+    """With late ledgers of which that of one operator came back before the root was left; the others do after it."""
+    made = case(job, seed)
+    before, *after = made.after
+    return made._replace(before=[*made.before, {"reprocess": operator}, before], after=[*after, {"reprocess": True}])
+
+
 def _micros(batch: pa.Table) -> list[Any]:
     return batch["t"].cast(pa.int64()).to_pylist()

@@ -22,6 +22,7 @@ from tests.golden.inputs import (
     idle,
     named,
     reprocessed,
+    reprocessed_apart,
     sided,
     streams,
 )
@@ -337,6 +338,10 @@ CASES: dict[str, Callable[[], Case]] = {
         .aggregate(n=agg.count(), total=agg.sum("v"), most=agg.max("v")).named("job").allowed_lateness("20 seconds"),
         106,
     ),
+    "reprocessed_by_operator": lambda: reprocessed_apart(
+        ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
+        112, "short",
+    ),
 }  # fmt: skip
 
 
@@ -350,6 +355,12 @@ def spread(rows: pa.Table) -> int | None:
     """A function of one's own, which no root has."""
     values = [value for value in rows["v"].to_pylist() if value is not None]
     return max(values) - min(values) if values else None
+
+
+def _retained_apart(name: str, window: Any) -> Any:
+    panes = _events(name="events").group_by("k").window(window).aggregate(n=agg.count(), values=agg.list("v"))
+    late = panes.named(name).allowed_lateness("0 seconds", ledger_columns=["at"]).retain_windows("10 minutes")
+    return late.accumulation("discarding").timed_by("window_end")
 
 
 def _merged(window: Any) -> Aggregation:

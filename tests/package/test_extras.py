@@ -39,7 +39,7 @@ def test_the_extra_for_spark_has_a_pandas_that_pyspark_takes(monkeypatch: pytest
         require_minimum_pandas_version()
 
 
-def test_pandas_is_bounded_in_one_place() -> None:
-    assert [name for name, texts in EXTRAS.items() if any(Requirement(text).name == "pandas" for text in texts)] == [
-        "spark"
-    ]
+def test_pandas_has_the_same_bounds_wherever_it_is_asked_for() -> None:
+    asked = [(name, Requirement(text)) for name, texts in EXTRAS.items() for text in texts]
+    bounds = {name: requirement.specifier for name, requirement in asked if requirement.name == "pandas"}
+    assert bounds == dict.fromkeys(("spark", "connect"), required(EXTRAS["spark"], "pandas").specifier)

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pyspark
 
+from tests.servers.kafka import fetched
 from tests.servers.packages import for_seconds
 from tests.servers.ports import free_port
 from tools.java import LOGGING, brief_options, java_home
 
-SPARK = Path(pyspark.__file__).parent
-PATIENCE_S = 60.0
-SETTINGS = {
+SPARK_HOME = Path(pyspark.__file__).parent
+CONNECT_PATIENCE_S = 60.0
+SERVER_SETTINGS = {
     "spark.master": "local[2]",
     "spark.app.name": "tests",
     "spark.ui.enabled": "false",
@@ -43,30 +44,33 @@ class ConnectServer:
         self.printed = folder / f"connect-{self.port}.log"
         java = f"-Dlog4j2.configurationFile={LOGGING} {brief_options()}"
         port = {"spark.connect.grpc.binding.port": str(self.port), "spark.driver.extraJavaOptions": java}
-        chosen = SETTINGS | for_seconds() | port | dict(settings or {})
+        chosen = SERVER_SETTINGS | for_seconds() | port | dict(settings or {})
         environment = {
             **os.environ,
             "JAVA_HOME": java_home(),
-            "SPARK_HOME": str(SPARK),
+            "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         environment.pop("SPARK_REMOTE", None)
         command = [
-            str(SPARK / "bin" / "spark-submit"),
+            str(SPARK_HOME / "bin" / "spark-submit"),
             "--class",
             "org.apache.spark.sql.connect.service.SparkConnectServer",
         ]
         command += [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
+        if not list(SPARK_HOME.glob("jars/spark-connect_*.jar")):  # Spark has it along from 4.0 on
+            (jar,) = fetched([f"org.apache.spark:spark-connect_2.12:{pyspark.__version__}"], folder)
+            command += ["--jars", jar]
         with self.printed.open("wb") as printed:
             self.process = subprocess.Popen(
                 [*command, "spark-internal"], env=environment, stdout=printed, stderr=subprocess.STDOUT, cwd=folder
             )
 
     def wait(self) -> None:
-        """Until it answers."""
-        until = time.monotonic() + PATIENCE_S
+        """Wait until a client can connect."""
+        until = time.monotonic() + CONNECT_PATIENCE_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -82,9 +86,9 @@ class ConnectServer:
         self.process.wait()
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it in order, as a user of the server does."""
         self.process.terminate()
         try:
-            self.process.wait(PATIENCE_S)
+            self.process.wait(CONNECT_PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()

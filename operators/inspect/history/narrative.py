@@ -209,7 +209,8 @@ class _Narrator:
 
     def _fed(self, number: int) -> int | None:
         for step in self._steps.all:
-            if step.manifest is not None and not step.abandoned and step.manifest.fed >= number:
+            manifest = None if step.abandoned else step.manifest
+            if manifest is not None and manifest.fed_up_to(self._steps.operator) >= number:
                 return step.id
         return None
 

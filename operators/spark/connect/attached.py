@@ -17,7 +17,7 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.roots import checked_root
 
-LOOK_S = 0.5
+END_LOOK_S = 0.5
 """How often a handle looks whether a run has ended."""
 
 
@@ -56,7 +56,7 @@ class RunElsewhere:
         while self.isActive:
             if until_s is not None and time.monotonic() >= until_s:
                 return False
-            time.sleep(LOOK_S)
+            time.sleep(END_LOOK_S)
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 from tidestate.operators.spark.failures import carried_in
 from tidestate.operators.spark.platform import SPARK_ERRORS
-from tidestate.statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
 
-_BROKEN = re.compile(r"STREAM_FAILED\S* (?:Broken pipe|Connection reset|java\.io\.EOFException|null)")
+_BROKEN = re.compile(r"STREAM_FAILED\S* (?:Broken pipe|Connection reset|java\.io\.EOFException|null)|\(java\.io\.EOF")
 """What the server says when it writes to the process of a query, or reads from it, and that is gone."""
 _LOST = re.compile(r"INVALID_HANDLE\.SESSION_|failed to connect to all addresses|StatusCode\.UNAVAILABLE|recvmsg:")
 _LACKS = re.compile(r"ModuleNotFoundError: (No module named '([^']+)')")
 
 
-def error_of_server(text: str) -> Exception | None:
+def error_of_server(text: str) -> TidestateError | None:
     """The error of ours that the text of an error of Spark's carries, or what the server lacks; None for neither."""
     if (error := carried_in(text)) is not None:
         return error
@@ -29,7 +29,8 @@ def error_of_server(text: str) -> Exception | None:
         )
     if _BROKEN.search(text) is not None:
         return UnavailableError(
-            "the process of this query in the Spark Connect server has died: start the job again, nothing is lost",
+            "the process of this query in the Spark Connect server has died: start the job again, nothing is lost; "
+            "the reason is in the log of the server (Spark 3.5 passes on no error of that process)",
             code="server-process",
         )
     if _LOST.search(text) is not None:

@@ -17,7 +17,7 @@ _SOURCE = {
 """What follows the name of a step that reads a source as a stream, and in it what Spark calls the source."""
 
 
-def plan_of(frame: DataFrame) -> PlanStep:
+def plan_explained(frame: DataFrame) -> PlanStep:
     """The plan of a DataFrame, without columns and expressions."""
     return plan_of_text(frame._explain_string(extended=True))
 

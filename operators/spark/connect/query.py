@@ -61,6 +61,10 @@ def of_another_session(verb: str) -> UsageError:
     )
 
 
+END_WAIT_S = 3.0
+"""How long a client waits for a process that has died to say why."""
+
+
 class QueryOnConnect(DurableQuery):
     """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
 
@@ -164,11 +168,19 @@ class QueryOnConnect(DurableQuery):
         failure = self.query.exception()
         if failure is None:
             return self._error_of_end()
-        return error_of_server(str(failure)) or failure
+        own = error_of_server(str(failure))
+        if own is not None and own.code == "server-process":
+            # Spark 3.5 passes on no error of that process, which leaves it in the root as it ends.
+            return self._error_of_end(END_WAIT_S) or own
+        return own or failure
 
-    def _error_of_end(self) -> Exception | None:
-        """Why the run has ended between two batches, as at a tick, which Spark's query knows nothing of."""
-        end = None if self.isActive else self._asker.end(self.epoch)
+    def _error_of_end(self, wait_s: float = 0.0) -> Exception | None:
+        """Why the run has ended, where Spark's query does not know: between two batches, as at a tick."""
+        if self.isActive:
+            return None
+        until_s = time.monotonic() + wait_s
+        while (end := self._asker.end(self.epoch)) is None and time.monotonic() < until_s:
+            time.sleep(BEGIN_PAUSE_S)
         return end.error.error() if end is not None and end.error is not None else None
 
     def explain(self, extended: bool = False) -> None:
@@ -251,10 +263,14 @@ class QueryOnConnect(DurableQuery):
 
     @property
     def waits(self) -> SinkWaits:
-        manifest = self.manifest
-        reached = delivered(self._opened, manifest)
-        most = max((manifest.id - reached.up_to(kind) for kind in self._delivers), default=0)
-        return SinkWaits(self.waiting_since_us, 0, most)
+        checkpoint, manifest = self._opened, self.manifest
+        reached = delivered(checkpoint, manifest)
+        behind = []
+        for kind in self._delivers:
+            outputs = checkpoint.outputs(reached.up_to(kind) + 1, of=manifest)
+            waiting = next((output.id for output in outputs if output.output(kind)), manifest.id + 1)
+            behind.append(manifest.id + 1 - waiting)
+        return SinkWaits(self.waiting_since_us, 0, max(behind, default=0))
 
     def prometheus(self) -> str:
         return self._ask(MetricsRequest()).text if self.isActive else exposition_text(self._families())

@@ -57,8 +57,8 @@ class JobSettings:
             return {name: pickle.loads(value) for name, value in self.pickled.items()}
         except (ImportError, AttributeError) as error:
             raise UsageError(
-                "the Spark Connect server lacks a module that the job needs: install it there, or send it along with "
-                'spark.addArtifacts("module.py", pyfile=True) before the start',
+                "the Spark Connect server lacks a module that the job needs: install it there, or send your own "
+                "along, cloudpickle.register_pickle_by_value(module) before the start",
                 code="server-package",
                 reason=f"{type(error).__name__}: {error}",
             ) from None

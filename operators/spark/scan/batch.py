@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.division import FileRange, divide
-from tidestate.operators.spark.scan.extract import plan_of_jvm, reader_settings
 from tidestate.recovery.log.input_files import path_of
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
@@ -47,7 +47,7 @@ class BatchScans:
     """
 
     def __init__(self, stream: DataFrame, budget_bytes: int, refusal: str | None = None) -> None:
-        self._plan = plan_of_jvm(stream, columns=True) if refusal is None else None
+        self._plan = analysed_plan(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
         self._pause = self._paused = 0
@@ -58,6 +58,8 @@ class BatchScans:
         must read it. ``session`` is that of the batch.
         """
         if self._decided is None and self._plan is not None:
+            from tidestate.operators.spark.scan.extract import reader_settings  # py4j, which no client of Connect has
+
             self._decided = decide(self._plan, reader_settings(session))
         if not isinstance(self._decided, DirectScan):
             self._reason = self._decided.reason if self._decided is not None else ""

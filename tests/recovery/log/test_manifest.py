@@ -93,6 +93,7 @@ MANIFESTS = st.builds(
     delivered=st.builds(Delivered, st.integers(0, 2**40), st.integers(0, 2**40), st.booleans()),
     counters=COUNTS,
     totals=COUNTS,
+    fed_by_operator=st.dictionaries(NAMES, st.integers(1, 2**40), max_size=2),
     version=st.sampled_from(["", "0.1.0", "1.0rc1+local"]),
 ).map(lambda manifest: placed(manifest))
 
@@ -191,6 +192,14 @@ def test_another_format_is_named_before_anything_else_is_read(found: int) -> Non
         decode(data, "m")
     assert caught.value.code == "manifest-format"
     assert caught.value.context == {"path": "m", "expected": MANIFEST_FORMAT, "found": found}
+
+
+@pytest.mark.parametrize("further", [{"a": 4}, {"a": 8}, {"a": 5, "": 6}, {"../a": 5}], ids=repr)
+def test_what_no_operator_can_have_put_back(further: dict[str, int]) -> None:
+    """Checkpoint 7, of which all have put back the late rows up to 4."""
+    data, _ = encode(example(fed=4, fed_by_operator=further))
+    assert _outcome(data) is CorruptionError
+    assert decode(encode(example(fed=4, fed_by_operator={"a": 5, "b": 7}))[0], "m")[0].fed_up_to("b") == 7
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"format":1}', b'{"format":"1"}', b"[]", b"1"], ids=repr)

@@ -105,3 +105,33 @@ def test_a_step_ends_what_settings_before_had_closed() -> None:
     waiting = {"windows": msgspec.structs.replace(OPERATOR, closed_us=3, partitions=(PartitionState(),))}
     found = {kind: after(kind, operators=waiting).operators["windows"].closed_us for kind in KINDS}
     assert {kind for kind, closed in found.items() if closed is None} == set(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("before", "operators", "expected"),
+    [
+        ({}, [], (4, {})),
+        ({}, ["a"], (4, {"a": 7})),
+        ({"a": 5}, ["a"], (4, {"a": 7})),
+        ({"a": 5}, ["b"], (5, {"b": 7})),
+        ({"a": 5, "gone": 6}, ["b"], (5, {"gone": 6, "b": 7})),
+        ({"a": 5, "gone": 6}, ["a", "b"], (7, {})),
+    ],
+    ids=repr,
+)
+def test_what_was_put_back_of_each(
+    before: dict[str, int], operators: list[str], expected: tuple[int, dict[str, int]]
+) -> None:
+    """In checkpoint 7, of a job whose operators a and b take late rows again."""
+    manifest = msgspec.structs.replace(HEAD.manifest, fed_by_operator=before)
+    assert manifest.fed_after(operators, ["a", "b"]) == expected
+    assert [manifest.fed_up_to(name) for name in ("a", "b")] == [before.get("a", 4), 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operators_that_differ_in_what_was_put_back_are_a_need_of_all_that_follows(kind: CheckpointKind) -> None:
+    head = Head(after("feed", fed_by_operator={"a": 5}), "xxh3:more")
+    assert head.manifest.needs == ("fed-by-operator/1",)
+    made = after(kind, head, needs=("edited-windows/1",))
+    assert (made.fed_by_operator, made.needs) == ({"a": 5}, ("edited-windows/1", "fed-by-operator/1"))
+    assert after(kind, head, fed=5, fed_by_operator={}).needs == ("fed-by-operator/1",)

@@ -1,0 +1,64 @@
+"""Errors that pass through a Spark Connect server as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidestate.operators.spark.connect.failed import error_of_server, ours
+from tidestate.operators.spark.failures import CarriedError, carried_in
+from tidestate.operators.spark.platform import SPARK_ERRORS
+from tidestate.statestore.errors import DataError, FencedError, UsageError
+
+BROKEN = "(STREAM_FAILED) Broken pipe\n=== Streaming Query ===\nIdentifier: job"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("this checkpoint is drained", code="drained", id=7),
+        FencedError("another run has taken over", code="fenced"),
+        DataError("a row of\ntwo lines, 'quoted', and \u00e9", code="no-value", columns=["a", "b"], found=None),
+    ],
+)
+def test_an_error_of_ours_is_the_same_afterwards(error: UsageError) -> None:
+    text = f"[STREAM_FAILED] Traceback (most recent call last):\n  File x\n{CarriedError(error)}\n\tat org.Spark\n"
+    again = error_of_server(text)
+    assert type(again) is type(error)
+    assert (again.message, again.code, again.context) == (error.message, error.code, error.context)
+
+
+def test_what_it_comes_from_is_a_text() -> None:
+    error = UsageError("your function failed", code="own-function")
+    error.__cause__ = ZeroDivisionError("of the user")
+    again = carried_in(str(CarriedError(error)))
+    assert again is not None
+    assert "ZeroDivisionError: of the user" in str(again.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("ModuleNotFoundError: No module named 'tidestate'", "server-package"),
+        ("ModuleNotFoundError: No module named 'rocksdict'\n\tat org", "server-package"),
+        (BROKEN, "server-process"),
+        ("[STREAM_FAILED] java.io.EOFException\n=== Streaming Query ===", "server-process"),
+        ("[INVALID_HANDLE.SESSION_CLOSED] The handle 1 is invalid. Session was closed.", "server-lost"),
+        ("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: refused", "server-lost"),
+        ("[STREAM_FAILED] RuntimeError: the sink is full", None),
+        ("tidestate-error:bm90IGpzb24=", None),
+        ("", None),
+    ],
+)
+def test_what_a_text_says(text: str, code: str | None) -> None:
+    error = error_of_server(text)
+    assert (error.code if error is not None else None) == code
+
+
+def test_foreign_errors_stay_what_they_are() -> None:
+    with pytest.raises(SPARK_ERRORS[0], match="the sink is full"), ours():
+        raise SPARK_ERRORS[0]("the sink is full")
+    with pytest.raises(ZeroDivisionError), ours():
+        raise ZeroDivisionError
+    with pytest.raises(UsageError) as caught, ours():
+        raise SPARK_ERRORS[0](str(CarriedError(UsageError("drained", code="drained"))))
+    assert caught.value.code == "drained"
