@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
-from tests.servers.packages import for_seconds
 from tidestate import Aggregation, JoinedStream, OperatorStream, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Memory, Parquet, RocksDB
@@ -166,6 +165,9 @@ def _run_or_end(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 
 def main(words: list[str]) -> None:
+    # Not above: the process of a query on Spark Connect imports this module, and has pyspark from an archive.
+    from tests.servers.packages import for_seconds
+
     jobs = [parsed(list(part)) for plus, part in groupby(words, "+".__eq__) if not plus]
     for one in jobs:
         Checkpoint.open_or_create(one.folder / "checkpoint")
