@@ -295,11 +295,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def _remote_session(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    from tests.servers.connect import ConnectServer
+    from tests.servers.connect import connect_server
 
-    server = ConnectServer(folder)
+    server = connect_server(folder)
     try:
-        server.wait()
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("SPARK_REMOTE", server.url)  # as a place that offers nothing else has it
             session = SparkSession.builder.getOrCreate()

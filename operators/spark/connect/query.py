@@ -62,7 +62,7 @@ def of_another_session(verb: str) -> UsageError:
 
 
 END_WAIT_S = 3.0
-"""How long a client waits for a process that has died to say why."""
+"""How long a client waits for a process that has ended to say why; one that was killed does not."""
 
 
 class QueryOnConnect(DurableQuery):
@@ -171,14 +171,14 @@ class QueryOnConnect(DurableQuery):
         own = error_of_server(str(failure))
         if own is not None and own.code == "server-process":
             # Spark 3.5 passes on no error of that process, which leaves it in the root as it ends.
-            return self._error_of_end(END_WAIT_S) or own
+            return self._error_of_end() or own
         return own or failure
 
-    def _error_of_end(self, wait_s: float = 0.0) -> Exception | None:
+    def _error_of_end(self) -> Exception | None:
         """Why the run has ended, where Spark's query does not know: between two batches, as at a tick."""
         if self.isActive:
             return None
-        until_s = time.monotonic() + wait_s
+        until_s = time.monotonic() + END_WAIT_S
         while (end := self._asker.end(self.epoch)) is None and time.monotonic() < until_s:
             time.sleep(BEGIN_PAUSE_S)
         return end.error.error() if end is not None and end.error is not None else None
