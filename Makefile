@@ -57,7 +57,7 @@ spark-matrix: $(VENV)/installed-dev
 
 # A real server in a process of its own. The list has each kind of job once, some of the long form.
 connect: $(VENV)/installed-dev
-	@TIDESTATE_REMOTE=1 TIDESTATE_WIDE=1 $(PY) -m pytest -q $(if $(ARGS),$(ARGS),@tests/connect_in_ci.txt)
+	@TIDESTATE_REMOTE=1 TIDESTATE_WIDE=1 $(PY) -m pytest -q -n 2 --dist worksteal $(if $(ARGS),$(ARGS),@tests/connect_in_ci.txt)
 
 check: lint types layers ratchets docs site
 

@@ -41,7 +41,6 @@ def on_classic(folder: Path, words: list[str]) -> None:
 @pytest.mark.parametrize("job", ["chain", "join"])
 def test_each_api_goes_on_where_the_other_stopped(spark: SparkSession, tmp_path: Path, job: str) -> None:
     folder, tables = tmp_path / job, inputs(2 * PARTS)
-    tables = tables if job == "join" else {"flights": tables["flights"]}
     for part in range(PARTS):
         feed(folder, tables, part)
         words = [job, str(folder), *(["--drain"] if part == PARTS - 1 else [])]

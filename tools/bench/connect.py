@@ -28,7 +28,7 @@ from tools.connect_server import ConnectServer
 from tools.java import local_session
 
 Api = Literal["classic", "connect"]
-LARGE = (("800 rows, 100 keys", 800, 100), ("200,000 rows, 100,000 keys", 200_000, 100_000))
+BATCHES_MEASURED = (("800 rows, 100 keys", 800, 100), ("200,000 rows, 100,000 keys", 200_000, 100_000))
 """Rows of a batch, in four partitions, and how many keys they have."""
 WARM_BATCHES, MEASURED_BATCHES = 15, 25
 AIM_RATIO = 1.3
@@ -38,7 +38,7 @@ AIM_RATIO = 1.3
 def run(turns: int) -> Iterator[dict[str, Any]]:
     """One row for each size: medians of the time from one checkpoint to the next, of ``turns`` runs in turn."""
     at = table.commit()
-    for name, rows, keys in LARGE:
+    for name, rows, keys in BATCHES_MEASURED:
         taken: dict[Api, list[float]] = {"classic": [], "connect": []}
         for _ in range(turns):
             for api, times in taken.items():
