@@ -41,22 +41,27 @@ def packed(frame: DataFrame) -> bytes:
     (``rows-with-code``) where it has code of the user's, which no process takes from a root.
     """
     relation = relation_of(frame)
+    _check_no_code(relation)
+    return bytes(relation.SerializeToString())
+
+
+def unpacked(session: SparkSession, plan: bytes) -> DataFrame:
+    """The DataFrame of a plan that `packed` has made. Raises as that: whoever can write to a root can write a plan."""
+    from pyspark.sql.connect.proto import Relation
+
+    relation = Relation()
+    relation.ParseFromString(plan)
+    _check_no_code(relation)
+    return frame_of_relation(session, relation)
+
+
+def _check_no_code(relation: Any) -> None:
     if any(message.DESCRIPTOR.name in _USER_CODE for message in _messages(relation)):
         raise UsageError(
             "these rows are made by a Python function, which is not passed on to the job: write them to files, and "
             "give the files",
             code="rows-with-code",
         )
-    return bytes(relation.SerializeToString())
-
-
-def unpacked(session: SparkSession, plan: bytes) -> DataFrame:
-    """The DataFrame of a plan that `packed` has made."""
-    from pyspark.sql.connect.proto import Relation
-
-    relation = Relation()
-    relation.ParseFromString(plan)
-    return frame_of_relation(session, relation)
 
 
 def separated(frame: DataFrame) -> DataFrame:

@@ -35,6 +35,8 @@ ASK_EVERY = 150
 """At every so many looks the server is asked for the query: one that it has lost ends the process, and the question
 keeps the client's session, which the server would close with its queries after an hour.
 """
+LOST_TIMES = 2
+"""How often in a row the server must say so: a query may take a while to begin after its job."""
 
 
 class QueryInServer(QueryOnSpark):
@@ -63,9 +65,9 @@ class QueryInServer(QueryOnSpark):
                 threading.Event().wait()
 
     def is_lost(self) -> bool:
-        """Whether the server has this query no more, as far as it says."""
+        """Whether the server does not have this query, as far as it says: it has ended, or has never begun."""
         query_id = self._log.query_id()
-        return query_id is not None and self._platform.session.streams.get(query_id) is None
+        return query_id is None or self._platform.session.streams.get(query_id) is None
 
     @checked
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
@@ -151,13 +153,15 @@ class ProcessEnder:
         self._is_asked_to_end = True
 
     def _run(self) -> None:
-        looks, is_asked = 0, False
+        looks, lost, is_asked = 0, 0, False
         while not (self._is_asked_to_end or self._query.stopped.wait(LOOK_S) or self._is_orphaned()):
             looks += 1
             if not is_asked and self._query.id:
                 is_asked = True
                 self._query.serve_requests()
-            if looks % ASK_EVERY == 0 and self._is_lost():
+            if looks % ASK_EVERY == 0:
+                lost = lost + 1 if self._is_lost() else 0
+            if lost == LOST_TIMES:
                 break
         # A batch in the middle may hold what the end waits for, while it tries for minutes to reach a server that is
         # gone.
