@@ -46,7 +46,7 @@ def packed(frame: DataFrame) -> bytes:
 
 
 def unpacked(session: SparkSession, plan: bytes) -> DataFrame:
-    """The DataFrame of a plan that `packed` has made. Raises as that: whoever can write to a root can write a plan."""
+    """The DataFrame of a plan that `packed` has made. Raises as that: whoever writes to a root can write a plan."""
     from pyspark.sql.connect.proto import Relation
 
     relation = Relation()
