@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidestate.operators.spark.connect.plan_text import plan_of_text
+from tidestate.operators.spark.connect.plan_text import plan_of_text, source_twice
 
 TEXT = """== Parsed Logical Plan ==
 'Union false, false
@@ -56,6 +56,13 @@ def test_the_tree_and_what_is_a_stream() -> None:
 def test_sources_from_left_to_right() -> None:
     sources = [step.source for step in plan_of_text(TEXT).steps() if step.source is not None]
     assert sources == ["FileSource[/data/a, b]", "rate-micro-batch", "kafka"]
+
+
+def test_a_source_that_is_there_twice() -> None:
+    assert source_twice(TEXT) is None
+    (line,) = [line for line in TEXT.splitlines() if "kafka" in line]
+    assert source_twice(TEXT.replace("   +- Project [k#2L]", line)) == "kafka"
+    assert source_twice(TEXT.replace("   +- Project [k#2L]", line.replace("v#3", "v#4"))) is None
 
 
 @pytest.mark.parametrize("text", ["", "no plan at all", "== Analyzed Logical Plan ==\n"])

@@ -36,6 +36,23 @@ def plan_of_text(explanation: str) -> PlanStep:
     return next((step for depth, step in made if depth == 0), PlanStep(""))
 
 
+def source_twice(explanation: str) -> str | None:
+    """What Spark calls a source that is there twice, as one and the same: its columns have the same ids. None if all
+    are apart.
+    """
+    met = set[str]()
+    for line in _lines(_SECTION.search(explanation)):
+        step = _STEP.match(line)
+        if step is None or step["name"] not in _SOURCE:
+            continue
+        relation = step["rest"]
+        if relation in met:
+            source = _SOURCE[step["name"]].match(relation)
+            return source["name"] if source else step["name"]
+        met.add(relation)
+    return None
+
+
 def _lines(section: re.Match[str] | None) -> list[str]:
     return section[1].splitlines() if section is not None else []
 

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.operators.spark.connect.plan_text import source_twice
 from tidestate.operators.spark.connect.relations import separated
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
+from tidestate.statestore.errors import UsageError
 
 _T = TypeVar("_T")
 _SPLITS = re.compile(r"splits=Some\((\d+)\)")
@@ -74,8 +76,18 @@ class ConnectPlatform(Platform):
         return stamp
 
     def separated(self, stream: DataFrame) -> DataFrame:
-        """The stream with a source for each place that reads one."""
-        return separated(stream)
+        """The stream with a source for each place that reads one. Raises `UsageError` (``source-twice``) where a view
+        that reads one is there twice: the server knows what is in it, and no client.
+        """
+        apart = separated(stream)
+        if (source := source_twice(apart._explain_string(extended=True))) is not None:
+            raise UsageError(
+                "this stream reads one source twice by a view or a query, which Spark would read once: read it with "
+                "spark.readStream for each place",
+                code="source-twice",
+                source=source,
+            )
+        return apart
 
     def _stamps(self, url: str) -> list[tuple[int, int]]:
         files = self.session.read.format("binaryFile").load(literal_path(url))
