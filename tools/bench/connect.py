@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -36,28 +36,32 @@ AIM_RATIO = 1.3
 
 
 def run(turns: int) -> Iterator[dict[str, Any]]:
-    """One row for each size: medians of the time from one checkpoint to the next, of ``turns`` runs in turn."""
+    """One row for each size: medians of the time from one checkpoint to the next, of ``turns`` runs in turn, and the
+    most memory that the process of a query had on Spark Connect.
+    """
     at = table.commit()
     for name, rows, keys in BATCHES_MEASURED:
-        taken: dict[Api, list[float]] = {"classic": [], "connect": []}
+        taken: dict[Api, list[tuple[float, float]]] = {"classic": [], "connect": []}
         for _ in range(turns):
-            for api, times in taken.items():
-                times.append(_process(api, rows, keys))
-        classic_ms, connect_ms = median(taken["classic"]), median(taken["connect"])
+            for api, measured in taken.items():
+                measured.append(_process(api, rows, keys))
+        classic_ms, connect_ms = (median(ms for ms, _ in measured) for measured in taken.values())
         yield {
             "name": name,
             "connect_ms": round(connect_ms),
             "classic_ms": round(classic_ms),
             "ratio": round(connect_ms / classic_ms, 2),
             "aim": AIM_RATIO,
+            "process_mb": round(max(mb for _, mb in taken["connect"])),
             "commit": at,
         }
 
 
-def _process(api: Api, rows: int, keys: int) -> float:
+def _process(api: Api, rows: int, keys: int) -> tuple[float, float]:
     command = [sys.executable, "-m", "tools.bench.connect", api, str(rows), str(keys)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    batch_ms, peak_mb = json.loads(done.stdout.splitlines()[-1])
+    return batch_ms, peak_mb
 
 
 def _session(api: Api, folder: Path, ends: ExitStack) -> SparkSession:
@@ -74,8 +78,19 @@ def _session(api: Api, folder: Path, ends: ExitStack) -> SparkSession:
     return session
 
 
-def _batch_ms(api: Api, rows: int, keys: int) -> float:
-    """The median time from one checkpoint to the next, in milliseconds."""
+def _peak_mb() -> float:
+    """The most memory that the process of a query has had, of those that run here; 0 where there is none."""
+    peaks = [0.0]
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if b"foreach_batch_worker" in (process / "cmdline").read_bytes():
+                (line,) = [line for line in (process / "status").read_text().splitlines() if "VmHWM" in line]
+                peaks.append(int(line.split()[1]) / 1024)
+    return max(peaks)
+
+
+def _measured(api: Api, rows: int, keys: int) -> tuple[float, float]:
+    """The median time from one checkpoint to the next, in milliseconds, and the memory of the query's process."""
     with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder, ExitStack() as ends:
         session, root = _session(api, Path(folder), ends), Path(folder) / "root"
         source = session.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 4)
@@ -89,9 +104,10 @@ def _batch_ms(api: Api, rows: int, keys: int) -> float:
         checkpoint = Checkpoint.open(root)
         while (head := checkpoint.newest()) is None or head.manifest.id < WARM_BATCHES + MEASURED_BATCHES:
             time.sleep(0.2)
+        peak_mb = _peak_mb()
         query.stop()
         made = [manifest.created_us for manifest in checkpoint.history() if manifest.kind == "batch"][WARM_BATCHES:]
-        return median((later - sooner) / 1e3 for sooner, later in pairwise(made))
+        return median((later - sooner) / 1e3 for sooner, later in pairwise(made)), peak_mb
 
 
 if __name__ == "__main__":
@@ -100,4 +116,4 @@ if __name__ == "__main__":
     parser.add_argument("rows", type=int)
     parser.add_argument("keys", type=int)
     given = parser.parse_args()
-    print(json.dumps(_batch_ms(given.api, given.rows, given.keys)))
+    print(json.dumps(_measured(given.api, given.rows, given.keys)))
