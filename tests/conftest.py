@@ -114,7 +114,7 @@ SPARK_OF_ITS_OWN = (
 )
 """Files of ``tests/spark`` whose tests start the Spark that they need."""
 SHARES_SPARK = (
-    "tests/connect/test_goes_on.py",
+    "tests/connect/",
     "tests/examples/",
     "tests/golden/test_spark_roots.py",
     "tests/operators/adopt/test_buffers.py",

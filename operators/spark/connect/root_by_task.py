@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import is_connect
+from tidestate.recovery.log.absent import no_root
 from tidestate.recovery.log.marker import MARKER, MARKER_BYTES
-from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.errors import NotFoundError, TidestateError
 from tidestate.statestore.storage.objects import Objects
 
 
@@ -100,11 +101,12 @@ def objects_of_client(session: SparkSession, root: str) -> Objects:
     """The root as this client reads it: itself, where it has the same marker file as a task, else by tasks; of a
     classic session always itself. Raises `NotFoundError` where there is none.
     """
-    if not is_connect(session):
-        return Objects(root)
-    by_task = ObjectsByTask(session, root)
-    there = by_task.read(MARKER, MARKER_BYTES)
     own = Objects(root)
+    by_task = ObjectsByTask(session, root) if is_connect(session) else own
+    try:
+        there = by_task.read(MARKER, MARKER_BYTES)
+    except NotFoundError:
+        raise no_root(root) from None
     try:
         return own if own.read(MARKER, MARKER_BYTES) == there else by_task
     except TidestateError:
