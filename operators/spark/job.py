@@ -177,8 +177,8 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     job.fit_sinks(graph)
     scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
     query = job.take_over(graph, settings.sources, scans, QueryInServer)
-    query.begin_in_server()
     ProcessEnder(query).begin()
+    query.begin_in_server()
     return query
 
 

@@ -60,6 +60,8 @@ from tidestate.statestore.errors import (
 
 PAUSE_S, CHECK_S = 0.2, 1.0
 """How often an asker looks for its answer, and whether the run lives."""
+BEGIN_S = 5.0
+"""How long a run that has just taken its lease may be without a word."""
 UNSEEN_S = DURATION_US / 1e6
 """A lease of which no renewal was seen for so long counts no more."""
 
@@ -87,9 +89,19 @@ class Asker:
         self._files, self._pause_s, self._wait, self._clock = files, pause_s, wait, clock
 
     def run(self) -> RunBegun:
-        """The run that can be asked. Raises `UsageError`: ``not-running``, or ``not-asked`` for one that takes no
-        requests.
+        """The run that can be asked, which may have begun a moment ago. Raises `UsageError`: ``not-running``, or
+        ``not-asked`` for one that takes no requests.
         """
+        until_s = self._clock() + BEGIN_S
+        while True:
+            try:
+                return self._run()
+            except UsageError as error:
+                if error.code != "not-asked" or self._clock() >= until_s:
+                    raise
+            self._wait(PAUSE_S)
+
+    def _run(self) -> RunBegun:
         leases = names.lease_names(self._files.names(LEASE_FOLDER))
         if not leases:
             raise _not_running()

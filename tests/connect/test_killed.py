@@ -87,6 +87,11 @@ class Rounds:
         lines = commands()
         return [pid for pid in below(self.server.process.pid) if pid in lines and kind in lines[pid][1]]
 
+    def workers(self) -> list[int]:
+        """The workers of Spark, without the process that starts them: without that one a later job fails too."""
+        lines, found = commands(), self.processes(OF_A_WORKER)
+        return [pid for pid in found if pid in lines and lines[pid][0] in found]
+
     def start(self, session: SparkSession) -> DurableQuery:
         """The job, by a client that may come while the one before still runs."""
         return job().on_spark(stream(session, self.folder / "input"), checkpoint=self.root, partitions=3).start()
@@ -109,7 +114,7 @@ class Rounds:
             self.server = self.new_server()
             forget(session)
             return
-        for pid in self.processes(OF_A_QUERY if end == "query" else OF_A_WORKER):
+        for pid in self.processes(OF_A_QUERY) if end == "query" else self.workers():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(Exception):  # of the kill, or it was over before

@@ -45,7 +45,7 @@ from tidestate.recovery.log.requests import (
 from tidestate.recovery.log.summary import brief
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import NotFoundError, TidestateError, UsageError
 from tidestate.statestore.secrets import public_url
 
 BEGIN_PAUSE_S = 0.1
@@ -61,6 +61,8 @@ def of_another_session(verb: str) -> UsageError:
     )
 
 
+NOBODY_TO_ASK = ("not-running", "not-asked", "run-ended", "no-object", "no-checkpoint")
+"""Codes of the errors for a run that has ended, or whose root is gone."""
 END_WAIT_S = 3.0
 """How long a client waits for a process that has ended to say why; one that was killed does not."""
 
@@ -212,13 +214,31 @@ class QueryOnConnect(DurableQuery):
 
     @checked
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
-        failure = self.exception()
-        if failure is None and self.isActive:
-            self._ask(StopRequest(drain, timeout_s))
-        self._is_stopped = failure is None
-        self._spark_query.stop()
-        if failure is not None:
+        if (failure := self.exception()) is not None:
+            self._spark_query.stop()
             raise failure from failure.__cause__
+        refusal: TidestateError | None = None
+        if self.isActive:
+            try:
+                self._ask(StopRequest(drain, timeout_s))
+            except (UsageError, NotFoundError) as error:
+                if error.code not in NOBODY_TO_ASK:
+                    raise
+                refusal = error  # another one was faster, or the root is gone
+        self._is_stopped = True
+        self._spark_query.stop()
+        if drain and not self._is_drained():
+            raise refusal or UsageError(
+                "this query has ended, and so has the process that could drain it: start the job again, and call "
+                "stop(drain=True) while it runs",
+                code="not-running",
+            )
+
+    def _is_drained(self) -> bool:
+        try:
+            return self.manifest.drained
+        except TidestateError:
+            return False
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         return self._ask(ReprocessRequest(operator), rows).rows or 0
@@ -237,15 +257,8 @@ class QueryOnConnect(DurableQuery):
         return gaps_of_progress(self._progress_of(operator))
 
     def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
-        """Ask the run, which may have just begun. Raises its error."""
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self._asker.ask(action, rows)
-            except UsageError as error:
-                if error.code != "not-asked" or time.monotonic() > until_s or not self.isActive:
-                    raise
-            time.sleep(BEGIN_PAUSE_S)
+        """Ask the run. Raises its error."""
+        return self._asker.ask(action, rows)
 
     @property
     def _asker(self) -> Asker:

@@ -46,11 +46,12 @@ class QueryInServer(QueryOnSpark):
         super().__init__(*settings, **named)
         self.stopped = threading.Event()
         """Set once a request has stopped the run; Spark's query goes on until it is stopped too."""
-        self._has_ended = False
+        self.has_begun = self._has_ended = False
 
     def begin_in_server(self) -> None:
         """As `begin`, but the client starts Spark's query."""
         self.prepare()
+        self.has_begun = True
         if self._ticker is not None:
             self._ticker.start()
 
@@ -155,6 +156,8 @@ class ProcessEnder:
     def _run(self) -> None:
         looks, lost, is_asked = 0, 0, False
         while not (self._is_asked_to_end or self._query.stopped.wait(LOOK_S) or self._is_orphaned()):
+            if not self._query.has_begun:
+                continue  # a sink may refuse what it is owed for as long as it likes
             looks += 1
             if not is_asked and self._query.id:
                 is_asked = True
