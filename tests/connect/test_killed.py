@@ -15,13 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.killed_jobs import batches_of_spark
 from tests.helpers.process import LONG, REMOTE
-from tests.helpers.spark_inputs import job, sample, write
+from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.servers.connect import connect_server
 from tests.servers.spark_cluster import below, commands
@@ -38,6 +41,7 @@ ROUNDS = 40 if LONG else 4
 SEEDS = range(5) if LONG else range(1)
 OF_A_QUERY, OF_A_WORKER = "-m pyspark.sql.connect.streaming.worker.foreach_batch_worker", "-m tools.python_daemon"
 PATIENCE_S = 120
+SCHEMA = batch([]).schema
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -77,10 +81,10 @@ class Rounds:
         self.written += 1
 
     def is_read(self) -> bool:
-        """Whether all files are in the newest checkpoint."""
+        """Whether all files are in the newest checkpoint. A batch has two where Spark died as it planned one."""
         head = Checkpoint.open(self.root).newest()
-        spark = head.manifest.spark if head is not None else None
-        return spark is not None and spark.batch_id + 1 >= self.written
+        events = sum(table.num_rows for table in self.tables[: self.written])
+        return head is not None and head.manifest.totals.get("events") == events
 
     def processes(self, kind: str) -> list[int]:
         """Processes of the server of this kind."""
@@ -165,8 +169,9 @@ def test_killed_at_each_end(tmp_path: Path, seed: int) -> None:
         if rounds.written < ROUNDS:
             rounds.play(end)
     rounds.finish()
-    alone = tmp_path / "alone"
-    job().standalone(checkpoint=alone).run(rounds.tables, drain=True)
+    alone, cuts = tmp_path / "alone", batches_of_spark(rounds.root / "spark")
+    batches = [pa.concat_tables([SCHEMA.empty_table(), *map(pq.read_table, files)]) for (files,) in cuts]
+    job().standalone(checkpoint=alone).run(batches, drain=True)
     assert output(rounds.root, "panes") == output(alone, "panes")
     assert output(rounds.root, "late") == output(alone, "late")
 
