@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import tidestate as ts
 from tests.helpers.process import REMOTE
 from tests.helpers.spark_inputs import batch, job, write
 from tests.helpers.spark_runs import stream
-from tidestate import DurableQuery, UsageError
+from tidestate import DurableQuery, UnavailableError, UsageError
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.skipif(not REMOTE, reason="of the form on Spark Connect: make connect")
@@ -42,6 +45,19 @@ def test_several_stop_a_job_at_once(spark: SparkSession, tmp_path: Path) -> None
         list(threads.map(lambda handle: handle.stop(drain=True), handles))
     assert Checkpoint.open(tmp_path / "root").chosen(None).manifest.drained
     query.stop(drain=True)
+
+
+def test_a_process_that_dies_between_two_batches(spark: SparkSession, tmp_path: Path) -> None:
+    query = started(spark, tmp_path)
+    query.processAllAvailable()
+    (lease,) = (tmp_path / "root" / "alive").iterdir()
+    os.kill(json.loads(lease.read_text())["process"]["pid"], signal.SIGKILL)
+    with pytest.raises(UnavailableError) as caught:
+        query.awaitTermination()
+    assert caught.value.code == "server-process"
+    with pytest.raises(UnavailableError):
+        query.stop()
+    assert not query.isActive
 
 
 def test_a_query_whose_root_is_gone_can_be_stopped(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,11 +34,7 @@ def error_of_server(text: str) -> TidestateError | None:
             code="spark-trigger",
         )
     if _BROKEN.search(text) is not None:
-        return UnavailableError(
-            "the process of this query in the Spark Connect server has died: start the job again, nothing is lost; "
-            "the reason is in the log of the server (Spark 3.5 passes on no error of that process)",
-            code="server-process",
-        )
+        return process_died()
     if _LOST.search(text) is not None:
         return UnavailableError(
             "the Spark Connect server has lost this session, or cannot be reached: if the query has ended with it, "
@@ -46,6 +42,15 @@ def error_of_server(text: str) -> TidestateError | None:
             code="server-lost",
         )
     return None
+
+
+def process_died() -> UnavailableError:
+    """The error of a query without its process."""
+    return UnavailableError(
+        "the process of this query in the Spark Connect server has died: start the job again, nothing is lost; the "
+        "reason is in the log of the server (Spark 3.5 passes on no error of that process)",
+        code="server-process",
+    )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.operators.progress.metrics import Family, gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.connect.failed import error_of_server
+from tidestate.operators.spark.connect.failed import error_of_server, process_died
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
 from tidestate.operators.spark.handles import chosen_progress, query_html, status_of
@@ -45,7 +45,7 @@ from tidestate.recovery.log.requests import (
 from tidestate.recovery.log.summary import brief
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
-from tidestate.statestore.errors import NotFoundError, TidestateError, UsageError
+from tidestate.statestore.errors import NotFoundError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.secrets import public_url
 
 BEGIN_PAUSE_S = 0.1
@@ -61,8 +61,10 @@ def of_another_session(verb: str) -> UsageError:
     )
 
 
-NOBODY_TO_ASK = ("not-running", "not-asked", "run-ended", "no-object", "no-checkpoint")
-"""Codes of the errors for a run that has ended, or whose root is gone."""
+NOBODY_TO_ASK = ("not-running", "not-asked", "run-ended", "no-object", "no-checkpoint", "storage")
+"""Codes of the errors for a run that has ended, or whose root is gone or takes no request."""
+LOOK_AT_RUN_S = 5.0
+"""How often a handle that waits for the end looks whether the process of the query still lives."""
 END_WAIT_S = 3.0
 """How long a client waits for a process that has ended to say why; one that was killed does not."""
 
@@ -169,20 +171,36 @@ class QueryOnConnect(DurableQuery):
             return None
         failure = self.query.exception()
         if failure is None:
-            return self._error_of_end()
+            return self._error_of_process() if self.isActive else self._error_of_end()
         own = error_of_server(str(failure))
         if own is not None and own.code == "server-process":
             # Spark 3.5 passes on no error of that process, which leaves it in the root as it ends.
             return self._error_of_end() or own
         return own or failure
 
+    def _error_of_process(self) -> TidestateError | None:
+        """That the process of the query is gone, which Spark finds out only with the next batch."""
+        try:
+            if running(self._opened) is not None or self._asker.end(self.epoch) is not None:
+                return None
+            return process_died() if self.manifest.epoch == self.epoch else None
+        except TidestateError:  # the root cannot be read now
+            return None
+
     def _error_of_end(self) -> Exception | None:
         """Why the run has ended, where Spark's query does not know: between two batches, as at a tick."""
         if self.isActive:
             return None
         until_s = time.monotonic() + END_WAIT_S
-        while (end := self._asker.end(self.epoch)) is None and time.monotonic() < until_s:
-            time.sleep(BEGIN_PAUSE_S)
+        try:
+            # It says so before it gives its lease back; a run of a moment says nothing.
+            while (end := self._asker.end(self.epoch)) is None and running(self._opened) is not None:
+                if time.monotonic() >= until_s:
+                    break
+                time.sleep(BEGIN_PAUSE_S)
+            end = end or self._asker.end(self.epoch)
+        except TidestateError:  # the root cannot be read now
+            return None
         return end.error.error() if end is not None and end.error is not None else None
 
     def explain(self, extended: bool = False) -> None:
@@ -192,10 +210,13 @@ class QueryOnConnect(DurableQuery):
         self._guard(self._spark_query.processAllAvailable)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
-        if timeout is None:
-            self._guard(self._spark_query.awaitTermination)
-            return None
-        return self._guard(partial(self._spark_query.awaitTermination, max(timeout, 0.001))) is not False
+        until_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left_s = LOOK_AT_RUN_S if until_s is None else min(LOOK_AT_RUN_S, until_s - time.monotonic())
+            if self._guard(partial(self._spark_query.awaitTermination, max(left_s, 0.001))) is not False:
+                return None if timeout is None else True
+            if until_s is not None and time.monotonic() >= until_s:
+                return False
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""
@@ -221,7 +242,7 @@ class QueryOnConnect(DurableQuery):
         if self.isActive:
             try:
                 self._ask(StopRequest(drain, timeout_s))
-            except (UsageError, NotFoundError) as error:
+            except (UsageError, NotFoundError, UnavailableError) as error:
                 if error.code not in NOBODY_TO_ASK:
                     raise
                 refusal = error  # another one was faster, or the root is gone
