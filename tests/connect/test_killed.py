@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not REMOTE, reason="of the form on Spark Connect
 
 ENDS = ("query", "server", "client", "worker")
 ROUNDS = 40 if LONG else 4
-SEEDS = range(5) if LONG else range(1)
+SEEDS = range(7) if LONG else range(1)
 OF_A_QUERY, OF_A_WORKER = "-m pyspark.sql.connect.streaming.worker.foreach_batch_worker", "-m tools.python_daemon"
 PATIENCE_S = 120
 SCHEMA = batch([]).schema
