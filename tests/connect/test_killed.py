@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -41,6 +42,8 @@ ROUNDS = 40 if LONG else 4
 SEEDS = range(7) if LONG else range(1)
 OF_A_QUERY, OF_A_WORKER = "-m pyspark.sql.connect.streaming.worker.foreach_batch_worker", "-m tools.python_daemon"
 PATIENCE_S = 120
+STARTS = 3
+"""How often a start is tried that Spark itself fails."""
 SCHEMA = batch([]).schema
 
 
@@ -97,8 +100,14 @@ class Rounds:
         return [pid for pid in found if pid in lines and lines[pid][0] in found]
 
     def start(self, session: SparkSession) -> DurableQuery:
-        """The job, by a client that may come while the one before still runs."""
-        return job().on_spark(stream(session, self.folder / "input"), checkpoint=self.root, partitions=3).start()
+        """The job, by a client that may come while the one before still runs. On a busy machine a process may take
+        longer to begin than Spark waits for it.
+        """
+        starting = job().on_spark(stream(session, self.folder / "input"), checkpoint=self.root, partitions=3)
+        for _ in range(STARTS):
+            with suppress(PySparkException):
+                return starting.start()
+        return starting.start()
 
     def play(self, end: str) -> None:
         """A round: a file, a kill, and another client that goes on."""

@@ -12,6 +12,8 @@ from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.spark.connect.query import QueryOnConnect, of_another_session
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
 from tidestate.recovery.control.asker import Asker
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import RunBegun
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -84,6 +86,6 @@ def attach(spark: SparkSession, root: str | PathLike[str]) -> DurableQuery:
     objects = objects_of_client(spark, place)
     asker = Asker(objects)
     begun = asker.run()
-    handle = QueryOnConnect(spark, place, begun.job)
+    handle = QueryOnConnect(spark, place, begun.job, checkpoint=Checkpoint(objects, read_marker(objects)))
     handle.query, handle.epoch = RunElsewhere(asker, begun), begun.epoch
     return handle

@@ -72,13 +72,20 @@ END_WAIT_S = 3.0
 class QueryOnConnect(DurableQuery):
     """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
 
-    def __init__(self, session: SparkSession, root: str, job: str, delivers: Collection[OutputKind] = ()) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        root: str,
+        job: str,
+        delivers: Collection[OutputKind] = (),
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         self._session, self._root, self._job, self._delivers = session, root, job, delivers
         self.query: StreamingQuery | None = None
         """Spark's query, once it has started."""
         self.epoch = 0
         """The writer epoch of its run."""
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint = checkpoint
         self._is_stopped = False
 
     def __repr__(self) -> str:
