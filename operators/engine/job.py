@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -420,8 +420,6 @@ class Job:
             operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
-        reprocessing = (name for name, plan in plans.items() if plan.reprocesses)
-        fed_up_to, fed_by_operator = head.fed_after(position.fed, reprocessing)
         manifest = successor(
             self._head,
             kind,
@@ -438,11 +436,9 @@ class Job:
             late=tuple(ref for one in ordered for ref in one.late),
             delivered=self._delivered(withheld),
             counters=self._counters(ordered),
-            fed=fed_up_to,
-            fed_by_operator=fed_by_operator,
-            answered=AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered,
             restored=restored,
             spent=spent,
+            **self._asked_for(position.fed, request),
         )
         self._publish(manifest)
         self._progress = self._kept = progress
@@ -452,6 +448,16 @@ class Job:
         self._log(manifest, answers)
         self._hook("after-manifest", manifest.id)
         return manifest
+
+    def _asked_for(self, fed: Collection[str], request: int) -> dict[str, Any]:
+        """What the next checkpoint says of calls between batches: up to where ledgers were put back, after one that
+        has put back those of the operators ``fed``, and the newest request, which may be the one that makes it.
+        """
+        head = self.head
+        reprocessing = (name for name, plan in self.graph.plans.items() if plan.reprocesses)
+        fed_up_to, fed_by_operator = head.fed_after(fed, reprocessing)
+        answered = AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered
+        return {"fed": fed_up_to, "fed_by_operator": fed_by_operator, "answered": answered}
 
     def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
         """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""

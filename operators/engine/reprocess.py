@@ -55,8 +55,8 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> L
             names = names_now(job.head.operators[name].renamed, output.id)
             ledger = in_columns(rows_then, taking[name].late_schema, names)
             ledgers[name].append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
-    whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
-    return LateRows({name: table for name, table in whole.items() if table.num_rows}, tuple(chosen))
+    waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
+    return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
 
 
 def waiting_outputs(

@@ -59,10 +59,10 @@ class RequestedLoop(RequestedRun):
 
     def reprocess(self, rows: pa.Table | None, operator: str | None) -> int:
         with self._lock:
-            back = late_rows(self._driver.job, rows, operator)
-            if back.tables:
-                self._reprocess(back)
-        return back.count
+            events = late_rows(self._driver.job, rows, operator)
+            if events.tables:
+                self._reprocess(events)
+        return events.count
 
     def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
         raise UsageError(

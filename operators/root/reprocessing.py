@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ class ReprocessPlan(RootPlan):
     waiting: dict[tuple[str, str], int]
     reprocessing: frozenset[str]
     put_back: int | None = None
-    made: int = field(default=0)
+    new_checkpoint: int = 0
 
     @classmethod
     def of(
@@ -90,12 +90,13 @@ class ReprocessPlan(RootPlan):
             asker = Asker(self.checkpoint.objects)
             asker.check_same(self.run)
             answer = asker.ask(ReprocessRequest(self.operator), self.rows)
-            return replace(self, put_back=answer.rows or 0, made=answer.checkpoint)
+            return replace(self, put_back=answer.rows or 0, new_checkpoint=answer.checkpoint)
         return self._execute_here()
 
     def _execute_here(self) -> Self:
         if self.job is None:
             raise UsageError("the run that was there has ended: plan again, with the job", code="not-running")
+        # Without sinks nothing is acknowledged: the next start of the job delivers the panes that this makes.
         checkpoint = self.checkpoint
         checkpoint.check_unmoved(self.head.id)
         graph = bind_graph(self.job, schemas_of_streams(self.job, self.head))
@@ -105,9 +106,9 @@ class ReprocessPlan(RootPlan):
         driver = Driver(job, InProcess())
         with driver.running():
             job.check_open()
-            back = late_rows(job, self.rows, self.operator)
-            made = driver.reprocess_late(back).id if back.tables else 0
-        return replace(self, put_back=back.count, made=made)
+            events = late_rows(job, self.rows, self.operator)
+            checkpoint_id = driver.reprocess_late(events).id if events.tables else 0
+        return replace(self, put_back=events.count, new_checkpoint=checkpoint_id)
 
     def as_dict(self) -> dict[str, Any]:
         run = self.run
@@ -120,17 +121,18 @@ class ReprocessPlan(RootPlan):
             ],
             "given": None if self.rows is None else self.rows.num_rows,
             "put_back": self.put_back,
-            "checkpoint": self.made or None,
+            "checkpoint": self.new_checkpoint or None,
             "done": self.done,
         }
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
         run = self.run
-        here = "this process, which the next start of the job goes on from"
-        by = here if run is None else f"process {run.process.pid} on {run.process.host}, which runs the job"
+        by = "this process, which the next start of the job goes on from"
+        if run is not None:
+            by = f"process {run.process.pid} on {run.process.host}, which runs the job"
         if self.put_back is not None:
-            made = f", checkpoint {self.made}" if self.made else ""
-            yield "put back", f"{pluralize(self.put_back, 'event')}{made}"
+            checkpoint = f", checkpoint {self.new_checkpoint}" if self.new_checkpoint else ""
+            yield "put back", f"{pluralize(self.put_back, 'event')}{checkpoint}"
             yield "by", by
             return
         yield "to put back", self._to_put_back()

@@ -26,10 +26,10 @@ class Failure(ErrorRecord, frozen=True):
 
     def error(self) -> TidestateError:
         """The error again, of the same class."""
-        made = super().error()
+        error = super().error()
         # The exception itself may be of a class that only the other process can import.
-        made.__cause__ = RuntimeError(self.cause) if self.cause else None
-        return made
+        error.__cause__ = RuntimeError(self.cause) if self.cause else None
+        return error
 
     def raised(self) -> NoReturn:
         """Raise the error, with what it comes from."""

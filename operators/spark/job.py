@@ -157,8 +157,8 @@ def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **sett
         stream = frames[names[0]]
         return JobOnSpark(description, platform_of(stream.sparkSession).separated(stream), **settings)
     check_streams(frames.values())
-    one = stream_of(description, frames)
-    return JobOnSpark(description, platform_of(one.sparkSession).separated(one), streams=frames, **settings)
+    stream = stream_of(description, frames)
+    return JobOnSpark(description, platform_of(stream.sparkSession).separated(stream), streams=frames, **settings)
 
 
 def begin_in_server(settings: JobSettings) -> QueryInServer:
@@ -169,6 +169,7 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     session = SparkSession.getActiveSession()
     if session is None:
         raise UsageError("this process has no session of its server", code="not-started")
+    # Empty frames with the columns of the streams stand for them: what a job asks of its streams here are columns.
     values, frames = settings.values(), settings.frames(session)
     streams = {} if list(frames) == [""] else frames
     stream = stream_of(values["description"], streams) if streams else frames[""]
@@ -177,6 +178,7 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     job.fit_sinks(graph)
     scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
     query = job.take_over(graph, settings.sources, scans, QueryInServer)
+    # Before anything that may take long: a sink can refuse what it is owed while the server dies.
     ProcessEnder(query).begin()
     query.begin_in_server()
     return query

@@ -49,6 +49,8 @@ class Platform(ABC):
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
+        self.configured_session: SparkSession | None = None
+        """The session of batches that has our settings: on Spark Connect each is a call of the server."""
 
     @property
     @abstractmethod

@@ -17,9 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
@@ -30,11 +28,9 @@ from tidestate.operators.engine.replay_start import (
 )
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.reasons import PUT_BACK
-from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.handles import chosen_progress, query_html, started, status_of
+from tidestate.operators.spark.compat import report_of
+from tidestate.operators.spark.handles import QueryHandle, started
 from tidestate.operators.spark.monitoring import (
     Report,
     SparkGauges,
@@ -100,7 +96,7 @@ class StoppingError(TidestateError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
 
 
-class QueryOnSpark(MeasuredByDriver, DurableQuery):
+class QueryOnSpark(MeasuredByDriver, QueryHandle):
     """The `DurableQuery` of a job on Spark."""
 
     def __init__(
@@ -140,16 +136,19 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
         )
 
-    def __repr__(self) -> str:
-        return f"DurableQuery({self._job.plan.name!r}, checkpoint={self._root!r}, checkpoint_id={self.checkpoint_id})"
-
-    def _repr_html_(self) -> str:
-        """The query as a table, for a notebook."""
-        return query_html(self, self._root)
-
     @property
     def _root(self) -> str:
         return public_url(self._job.checkpoint.objects.root)
+
+    @property
+    def _job_name(self) -> str:
+        return self._job.plan.name
+
+    def _progress(self) -> Mapping[str, Progress]:
+        return self._job.progress
+
+    def _with_checkpoints(self, reports: Sequence[Report]) -> list[Report]:
+        return [self._with_checkpoint(report) for report in reports]
 
     def begin(
         self,
@@ -234,33 +233,8 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return self._driver
 
     @property
-    def id(self) -> str:
-        return str(self._spark_query.id)
-
-    @property
-    def runId(self) -> str:  # noqa: N802
-        return str(self._spark_query.runId)
-
-    @property
-    def name(self) -> str:
-        return str(self._spark_query.name)
-
-    @property
     def isActive(self) -> bool:  # noqa: N802
         return self._query is not None and bool(self._query.isActive)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return status_of(self._spark_query, self.waiting_since_us)
-
-    @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
-        return [as_spark_progress(self._with_checkpoint(report_of(one))) for one in self._spark_query.recentProgress]
-
-    @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
-        report = self._spark_query.lastProgress
-        return None if report is None else as_spark_progress(self._with_checkpoint(report_of(report)))
 
     def _behind(self) -> tuple[TopicOffsets, ...]:
         """How far each source was behind at Spark's newest report; nothing before the first, nor without Java."""
@@ -283,9 +257,6 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             return self._failure if isinstance(self._failure, Exception) else None
         failure: Exception | None = self._query.exception()
         return None if self._ended_by_us else failure
-
-    def explain(self, extended: bool = False) -> None:
-        self._spark_query.explain(extended)
 
     def processAllAvailable(self) -> None:  # noqa: N802
         self._guard(self._spark_query.processAllAvailable)
@@ -423,15 +394,6 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if self._failure is not None:
             self._spark_query.stop()  # without the lock, for a batch may be waiting for it
         return self._failure is None
-
-    def metrics(self, operator: str | None = None) -> Metrics:
-        return metrics_of(self._progress_of(operator))
-
-    def gaps(self, operator: str | None = None) -> list[Gap]:
-        return gaps_of_progress(self._progress_of(operator))
-
-    def _progress_of(self, operator: str | None) -> Progress:
-        return chosen_progress(self._job.progress, operator)
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""

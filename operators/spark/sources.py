@@ -84,6 +84,7 @@ class FileStamps:
             )
 
 
+# As the method timeStringAsMs of Spark, which a client of Spark Connect cannot call.
 _SPAN = re.compile(r"(-?[0-9]+)(us|ms|s|m|min|h|d)?")
 _MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

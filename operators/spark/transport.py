@@ -52,7 +52,7 @@ def configured(batch: DataFrame, platform: Platform) -> DataFrame:
     place that lets nobody set them goes on without.
     """
     session = batch.sparkSession
-    if platform.has_same_session(session):
+    if platform.has_same_session(session) or session is platform.configured_session:
         return batch
     for name, value in BATCH_SETTINGS.items():
         try:
@@ -60,6 +60,7 @@ def configured(batch: DataFrame, platform: Platform) -> DataFrame:
         except SPARK_ERRORS:
             if not platform.is_connect:
                 raise
+    platform.configured_session = session
     return batch
 
 

@@ -122,13 +122,13 @@ class Asker:
 
     def check_same(self, run: RunBegun) -> None:
         """Raise `ConflictError` (``plan-moved``) unless this run is still the one that is asked."""
-        found = self.run()
-        if found.id != run.id:
+        newest = self.run()
+        if newest.id != run.id:
             raise ConflictError(
                 "another run has taken over since this was planned: nothing was asked; make a new plan",
                 code="plan-moved",
                 planned_on=run.epoch,
-                newest=found.epoch,
+                newest=newest.epoch,
             )
 
     def end(self, epoch: int) -> RunEnd | None:
@@ -153,6 +153,7 @@ class Asker:
             if not isinstance(action, ReprocessRequest):
                 raise UsageError("rows can be given to a reprocess request only", code="argument", parameter="rows")
             action = msgspec.structs.replace(action, rows=self._give(epoch, id_, rows))
+        # The rows are there before the request: a run never sees a request whose rows are still being written.
         data = msgspec.json.encode(ControlRequest(id_, now_us(), this_process(), action))
         while True:
             number = self._listing(epoch).next_number
@@ -173,9 +174,9 @@ class Asker:
         began_s = next_s = self._clock()
         sighting = _Sighting(seen_s=began_s)
         while True:
-            found = self._answer(ticket)
-            if found is not None:
-                return _raised(found)
+            answer = self._answer(ticket)
+            if answer is not None:
+                return _raised(answer)
             if self._clock() >= next_s:
                 next_s = self._clock() + CHECK_S
                 if self._is_over(ticket.epoch):
@@ -239,15 +240,16 @@ class Asker:
 
     def _withdrawn(self, ticket: RequestTicket, why: UsageError | UnavailableError) -> ControlAnswer:
         """Withdraw a request, and raise ``why``. If the run had taken it: its answer, or `CommitUnknownError`."""
+        # Whoever creates this name has the request: a run that comes later finds it taken, and does nothing.
         mark = RequestTaken(uuid.uuid4().hex, "asker", now_us())
         try:
             self._files.create(taken_path(ticket.epoch, ticket.number), msgspec.json.encode(mark))
         except ConflictError:
-            found = self._answer(ticket)
-            if found is not None:
-                return found
-            if (made := done_by(self._files, ticket)) is not None:
-                return ControlAnswer(mark.id, now_us(), made.checkpoint)
+            answer = self._answer(ticket)
+            if answer is not None:
+                return answer
+            if (answered := done_by(self._files, ticket)) is not None:
+                return ControlAnswer(mark.id, now_us(), answered.checkpoint)
             path = taken_path(ticket.epoch, ticket.number)
             if decoded(self._files.read(path, RECORD_BYTES), path, RequestTaken).by == "asker":
                 raise why from None  # another asker, or this one before, has withdrawn it

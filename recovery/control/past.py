@@ -46,12 +46,12 @@ def answer_of_past(files: ControlFiles, ticket: RequestTicket) -> ControlAnswer:
     ``run-ended``, or ``request-unknown`` where what tells was collected.
     """
     try:
-        made = done_by(files, ticket)
+        answered = done_by(files, ticket)
     except CommitUnknownError as error:
         return ControlAnswer(uuid.uuid4().hex, now_us(), error=ErrorRecord.of(error))
-    if made is None:
+    if answered is None:
         return ControlAnswer(uuid.uuid4().hex, now_us(), error=ErrorRecord.of(run_ended(ticket.epoch)))
-    return ControlAnswer(uuid.uuid4().hex, now_us(), made.checkpoint)
+    return ControlAnswer(uuid.uuid4().hex, now_us(), answered.checkpoint)
 
 
 def done_by(files: ControlFiles, ticket: RequestTicket) -> AnsweredRequest | None:
@@ -102,9 +102,10 @@ def _answered_in(
     if head.epoch <= ticket.epoch:
         return head.answered
     line = [number for number in ids if number <= head.id and not head.abandons(number)]
-    place = bisect_right(line, ticket.epoch, key=lambda number: _manifest(files, number).epoch)
-    if place and _manifest(files, line[place]).follows == line[place - 1]:
-        return _manifest(files, line[place - 1]).answered
+    # The first checkpoint of a newer run; what it follows is the last one of the run that was asked.
+    newer = bisect_right(line, ticket.epoch, key=lambda number: _manifest(files, number).epoch)
+    if newer and _manifest(files, line[newer]).follows == line[newer - 1]:
+        return _manifest(files, line[newer - 1]).answered
     if head.answered is not None and head.answered.epoch == ticket.epoch:
         return head.answered
     raise _unknown(ticket)

@@ -159,6 +159,7 @@ class RequestWatch:
 
     def _serve(self, number: int) -> None:
         """Take a request, do it and answer."""
+        # Taken before anything is done: who dies from here on leaves a request that nobody does twice.
         if not self._take(number):
             withdrawn = UsageError("this request was withdrawn before it began", code="request-withdrawn")
             self._answer(number, error=withdrawn)
@@ -193,18 +194,18 @@ class RequestWatch:
 
     def _rows(self, request: ControlRequest) -> pa.Table | None:
         """The rows that came along. Raises `CorruptionError` for a file that is not the one that was sent."""
-        given = request.action.rows if isinstance(request.action, ReprocessRequest) else None
-        return None if given is None else read_given_rows(self._objects, given)
+        rows = request.action.rows if isinstance(request.action, ReprocessRequest) else None
+        return None if rows is None else read_given_rows(self._objects, rows)
 
     def _answer(self, number: int, outcome: RequestOutcome | None = None, *, error: Exception | None = None) -> None:
         """Write an answer, or owe it: nothing else is taken before it is written."""
         newest, outcome = self._run.answered(), outcome or RequestOutcome()
-        made = newest is not None and (newest.epoch, newest.number) == (self._epoch, number)
+        is_of_request = newest is not None and (newest.epoch, newest.number) == (self._epoch, number)
         self._done.add(number)
         self._owed[number] = ControlAnswer(
             uuid.uuid4().hex,
             now_us(),
-            newest.checkpoint if made and newest is not None else 0,
+            newest.checkpoint if is_of_request and newest is not None else 0,
             outcome.rows,
             outcome.text,
             ErrorRecord.of(error) if error is not None else None,

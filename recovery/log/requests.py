@@ -154,7 +154,7 @@ class RunBegun(msgspec.Struct, frozen=True):
     writer: str
     begun_us: TimeUs
     runner: str
-    """``spark`` or ``standalone``."""
+    """Who runs it: ``spark`` or ``standalone``."""
     job: str
     """The name of the output operator."""
     version: str

@@ -44,12 +44,12 @@ def collectable_requests(objects: Objects, epoch: int, grace_us: int) -> Iterato
 
 def _answered(run: int, listing: ControlListing) -> list[str]:
     """What belongs to answered requests of a run that goes on."""
-    done = sorted(listing.requests & listing.answered - {listing.next_number - 1})
-    of_each = (request_path, taken_path, answer_path)
-    paths = [path(run, number) for path in of_each for number in done]
+    numbers = sorted(listing.requests & listing.answered - {listing.next_number - 1})
+    kinds = (request_path, taken_path, answer_path)
+    paths = [path(run, number) for path in kinds for number in numbers]
     # Rows are named by the request that they are for, which is not read: they go once nothing waits.
-    given = [] if listing.requests - listing.answered else listing.given
-    return [*paths, *(f"{control_folder(run)}/{name}" for name in given)]
+    row_files = [] if listing.requests - listing.answered else listing.given
+    return [*paths, *(f"{control_folder(run)}/{name}" for name in row_files)]
 
 
 def _age_us(objects: Objects, path: str, unknown_us: int) -> int:

@@ -44,6 +44,7 @@ def test_what_it_comes_from_is_a_text() -> None:
         (BROKEN, "server-process"),
         ("[STREAM_FAILED] java.io.EOFException\n=== Streaming Query ===", "server-process"),
         ("[INVALID_HANDLE.SESSION_CLOSED] The handle 1 is invalid. Session was closed.", "server-lost"),
+        ("[NO_ACTIVE_SESSION] No active Spark session found.", "server-lost"),
         ("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: refused", "server-lost"),
         ("[STREAM_FAILED] RuntimeError: the sink is full", None),
         ("tidestate-error:bm90IGpzb24=", None),

@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,6 +53,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {PATIENCE_S} s for {what}"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def rounds(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rounds]:
+    """Rounds of a seed, whose server ends with the test however that ends."""
+    playing = Rounds(tmp_path, getattr(request, "param", 0))
+    yield playing
+    playing.server.stop()
 
 
 class Rounds:
@@ -159,7 +167,6 @@ class Rounds:
         query.stop(drain=True)
         session.stop()
         until(lambda: not self.processes(OF_A_QUERY), "the process of the query to end")
-        self.server.stop()
 
 
 def forget(session: SparkSession) -> None:
@@ -169,9 +176,8 @@ def forget(session: SparkSession) -> None:
     session.stop()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_killed_at_each_end(tmp_path: Path, seed: int) -> None:
-    rounds = Rounds(tmp_path, seed)
+@pytest.mark.parametrize("rounds", SEEDS, indirect=True)
+def test_killed_at_each_end(tmp_path: Path, rounds: Rounds) -> None:
     ends = [*ENDS, *(rounds.chance.choice(ENDS) for _ in range(ROUNDS))]
     rounds.chance.shuffle(ends)
     for end in ends:
@@ -185,8 +191,7 @@ def test_killed_at_each_end(tmp_path: Path, seed: int) -> None:
     assert output(rounds.root, "late") == output(alone, "late")
 
 
-def test_errors_of_the_other_end_have_a_code(tmp_path: Path) -> None:
-    rounds = Rounds(tmp_path, 3)
+def test_errors_of_the_other_end_have_a_code(rounds: Rounds) -> None:
     rounds.feed()
     session = rounds.session()
     query = rounds.start(session)

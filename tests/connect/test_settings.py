@@ -34,7 +34,7 @@ class Counter:
         self.guards = {"rows": threading.Lock()}
 
     def __call__(self, _rows: pa.Table, _delivery: DeliveryId) -> None:
-        """Take nothing."""
+        """Take the rows of a delivery and keep none."""
 
 
 def of_sink(sink: Callable[..., Any] | None) -> StreamJob:

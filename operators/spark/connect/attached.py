@@ -82,10 +82,10 @@ def attach(spark: SparkSession, root: str | PathLike[str]) -> DurableQuery:
     are empty, and `DurableQuery.processAllAvailable` and `DurableQuery.explain` raise `UsageError` (``attached``).
     Raises `NotFoundError` without a root, and `UsageError` (``not-running``) where no job runs.
     """
-    place = checked_root(root)
-    objects = objects_of_client(spark, place)
+    url = checked_root(root)
+    objects = objects_of_client(spark, url)
     asker = Asker(objects)
     begun = asker.run()
-    handle = QueryOnConnect(spark, place, begun.job, checkpoint=Checkpoint(objects, read_marker(objects)))
+    handle = QueryOnConnect(spark, url, begun.job, checkpoint=Checkpoint(objects, read_marker(objects)))
     handle.query, handle.epoch = RunElsewhere(asker, begun), begun.epoch
     return handle

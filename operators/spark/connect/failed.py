@@ -12,7 +12,9 @@ from tidestate.statestore.errors import TidestateError, UnavailableError, UsageE
 
 _BROKEN = re.compile(r"STREAM_FAILED\S* (?:Broken pipe|Connection reset|java\.io\.EOFException|null)|\(java\.io\.EOF")
 """What the server says when it writes to the process of a query, or reads from it, and that is gone."""
-_LOST = re.compile(r"INVALID_HANDLE\.SESSION_|failed to connect to all addresses|StatusCode\.UNAVAILABLE|recvmsg:")
+_LOST = re.compile(
+    r"INVALID_HANDLE\.SESSION_|NO_ACTIVE_SESSION|failed to connect to all addresses|StatusCode\.UNAVAILABLE|recvmsg:"
+)
 _LACKS = re.compile(r"ModuleNotFoundError: (No module named '([^']+)')")
 
 

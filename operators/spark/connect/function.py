@@ -36,7 +36,7 @@ class JobOfQuery:
             raise CarriedError(error) from error.__cause__
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Process a batch."""
+        """Process a batch, as Spark calls the function."""
         if self._query is None:
             raise UsageError("a job begins where its query runs", code="not-started")
         try:

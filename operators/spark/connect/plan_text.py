@@ -28,28 +28,29 @@ def plan_of_text(explanation: str) -> PlanStep:
     """
     section = _SECTION.search(explanation)
     steps = [(len(step["depth"]) // 3, step) for line in _lines(section) if (step := _STEP.match(line))]
-    made: list[tuple[int, PlanStep]] = []  # from the last line to the first: what is below a step follows it
+    # From the last line to the first: what is below a step follows it, so its subtrees are complete when it comes.
+    subtrees: list[tuple[int, PlanStep]] = []
     for depth, step in reversed(steps):
-        below = tuple(reversed([other for deeper, other in made if deeper == depth + 1]))
-        made = [(deeper, other) for deeper, other in made if deeper <= depth]
-        made.append((depth, _step(step, below)))
-    return next((step for depth, step in made if depth == 0), PlanStep(""))
+        below = tuple(reversed([subtree for deeper, subtree in subtrees if deeper == depth + 1]))
+        subtrees = [(deeper, subtree) for deeper, subtree in subtrees if deeper <= depth]
+        subtrees.append((depth, _step(step, below)))
+    return next((subtree for depth, subtree in subtrees if depth == 0), PlanStep(""))
 
 
 def source_twice(explanation: str) -> str | None:
     """What Spark calls a source that is there twice, as one and the same: its columns have the same ids. None if all
     are apart.
     """
-    met = set[str]()
+    relations = set[str]()
     for line in _lines(_SECTION.search(explanation)):
         step = _STEP.match(line)
         if step is None or step["name"] not in _SOURCE:
             continue
         relation = step["rest"]
-        if relation in met:
+        if relation in relations:
             source = _SOURCE[step["name"]].match(relation)
             return source["name"] if source else step["name"]
-        met.add(relation)
+        relations.add(relation)
     return None
 
 

@@ -65,6 +65,7 @@ class ConnectPlatform(Platform):
     def why_unseen(self, url: str) -> str | None:
         """Why Spark does not find a file; None if it does."""
         try:
+            # Workers read it, so it says more than a look from the server would.
             stamps = self._stamps(url)
         except SPARK_ERRORS as error:
             return str(error).strip().partition("\n")[0]

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.exposition import exposition_text, instrument
 from tidestate.operators.engine.job import progress_of
 from tidestate.operators.engine.job_metrics import stored_families
-from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
-from tidestate.operators.progress.metrics import Family, gaps_of_progress, metrics_of
+from tidestate.operators.progress.figures import SinkWaits
+from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.connect.failed import error_of_server, process_died
+from tidestate.operators.spark.connect.failed import error_of_server, ours, process_died
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.operators.spark.connect.root_by_task import objects_of_client
-from tidestate.operators.spark.handles import chosen_progress, query_html, status_of
+from tidestate.operators.spark.handles import QueryHandle
 from tidestate.operators.spark.monitoring import Report, observed_values
 from tidestate.operators.spark.platform import SPARK_ERRORS, is_connect
 from tidestate.recovery.control.asker import Asker
@@ -69,7 +67,7 @@ END_WAIT_S = 3.0
 """How long a client waits for a process that has ended to say why; one that was killed does not."""
 
 
-class QueryOnConnect(DurableQuery):
+class QueryOnConnect(QueryHandle):
     """The `DurableQuery` of a client. What it says of checkpoints is as of the newest one in the root."""
 
     def __init__(
@@ -80,7 +78,7 @@ class QueryOnConnect(DurableQuery):
         delivers: Collection[OutputKind] = (),
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        self._session, self._root, self._job, self._delivers = session, root, job, delivers
+        self._session, self._url, self._job, self._delivers = session, root, job, delivers
         self.query: StreamingQuery | None = None
         """Spark's query, once it has started."""
         self.epoch = 0
@@ -88,14 +86,13 @@ class QueryOnConnect(DurableQuery):
         self._checkpoint = checkpoint
         self._is_stopped = False
 
-    def __repr__(self) -> str:
-        return (
-            f"DurableQuery({self._job!r}, checkpoint={public_url(self._root)!r}, checkpoint_id={self.checkpoint_id})"
-        )
+    @property
+    def _root(self) -> str:
+        return public_url(self._url)
 
-    def _repr_html_(self) -> str:
-        """The query as a table, for a notebook."""
-        return query_html(self, public_url(self._root))
+    @property
+    def _job_name(self) -> str:
+        return self._job
 
     @property
     def _spark_query(self) -> StreamingQuery:
@@ -106,7 +103,7 @@ class QueryOnConnect(DurableQuery):
     @property
     def _opened(self) -> Checkpoint:
         if self._checkpoint is None:
-            objects = objects_of_client(self._session, self._root)
+            objects = objects_of_client(self._session, self._url)
             self._checkpoint = Checkpoint(objects, read_marker(objects))
         return self._checkpoint
 
@@ -126,57 +123,44 @@ class QueryOnConnect(DurableQuery):
         return self.manifest.scan
 
     @property
-    def id(self) -> str:
-        return str(self._spark_query.id)
-
-    @property
-    def runId(self) -> str:  # noqa: N802
-        return str(self._spark_query.runId)
-
-    @property
-    def name(self) -> str:
-        return str(self._spark_query.name)
-
-    @property
     def isActive(self) -> bool:  # noqa: N802
-        return self.query is not None and bool(self.query.isActive)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return status_of(self._spark_query, self.waiting_since_us)
-
-    @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
-        return [as_spark_progress(self.with_checkpoint(report_of(one))) for one in self._spark_query.recentProgress]
-
-    @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
-        report = self._spark_query.lastProgress
-        return None if report is None else as_spark_progress(self.with_checkpoint(report_of(report)))
+        try:
+            return self.query is not None and bool(self.query.isActive)
+        except SPARK_ERRORS as error:
+            # A session that has ended has ended its queries, and a server that is gone too.
+            if (lost := error_of_server(str(error))) is not None and lost.code == "server-lost":
+                return False
+            raise
 
     def with_checkpoint(self, report: Report) -> Report:
-        """A report of Spark's, with what the checkpoint of its batch has, where the newest ones are of it."""
-        manifest = self._manifest_of(report["batchId"])
-        if manifest is None:
-            return report
-        observed = report.get("observedMetrics", {}) | {NAME: observed_values(manifest)}
-        return {**report, NAME: brief(manifest), "observedMetrics": observed}
+        """A report of Spark's, with what the checkpoint of its batch has, where that is kept."""
+        (completed,) = self._with_checkpoints([report])
+        return completed
 
-    def _manifest_of(self, batch: int) -> Manifest | None:
-        """The checkpoint that a batch of Spark's has made, looked for from the newest one back."""
-        checkpoint = self._opened
-        for number in reversed(checkpoint.ids()):
-            manifest = checkpoint.read(number).manifest
-            if manifest.spark is None or manifest.spark.batch_id < batch:
-                return None
-            if manifest.kind == "batch" and manifest.spark.batch_id == batch:
-                return manifest
-        return None
+    def _with_checkpoints(self, reports: Sequence[Report]) -> list[Report]:
+        manifests = self._manifests_of({report["batchId"] for report in reports})
+        return [_completed(report, manifests.get(report["batchId"])) for report in reports]
+
+    def _manifests_of(self, batches: Collection[int]) -> dict[int, Manifest]:
+        """The checkpoints that batches of Spark's have made, by their numbers: one walk from the newest one back, to
+        the oldest batch that is asked for.
+        """
+        checkpoint, manifests = self._opened, dict[int, Manifest]()
+        for checkpoint_id in reversed(checkpoint.ids()):
+            manifest = checkpoint.read(checkpoint_id).manifest
+            if manifest.spark is None or manifest.spark.batch_id < min(batches, default=0):
+                break
+            if manifest.kind == "batch" and manifest.spark.batch_id in batches:
+                manifests[manifest.spark.batch_id] = manifest
+            if len(manifests) == len(batches):
+                break
+        return manifests
 
     def exception(self) -> Exception | None:
         if self.query is None or self._is_stopped:
             return None
-        failure = self.query.exception()
+        with ours():
+            failure = self.query.exception()
         if failure is None:
             return self._error_of_process() if self.isActive else self._error_of_end()
         own = error_of_server(str(failure))
@@ -188,6 +172,7 @@ class QueryOnConnect(DurableQuery):
     def _error_of_process(self) -> TidestateError | None:
         """That the process of the query is gone, which Spark finds out only with the next batch."""
         try:
+            # A run that ends in order says so before it gives its lease back.
             if running(self._opened) is not None or self._asker.end(self.epoch) is not None:
                 return None
             return process_died() if self.manifest.epoch == self.epoch else None
@@ -209,9 +194,6 @@ class QueryOnConnect(DurableQuery):
         except TidestateError:  # the root cannot be read now
             return None
         return end.error.error() if end is not None and end.error is not None else None
-
-    def explain(self, extended: bool = False) -> None:
-        self._spark_query.explain(extended)
 
     def processAllAvailable(self) -> None:  # noqa: N802
         self._guard(self._spark_query.processAllAvailable)
@@ -243,7 +225,8 @@ class QueryOnConnect(DurableQuery):
     @checked
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
         if (failure := self.exception()) is not None:
-            self._spark_query.stop()
+            with suppress(*SPARK_ERRORS):
+                self._spark_query.stop()
             raise failure from failure.__cause__
         refusal: TidestateError | None = None
         if self.isActive:
@@ -254,6 +237,7 @@ class QueryOnConnect(DurableQuery):
                     raise
                 refusal = error  # another one was faster, or the root is gone
         self._is_stopped = True
+        # Without a run to ask, Spark's query ends all the same: what it was about to do is done at the next start.
         self._spark_query.stop()
         if drain and not self._is_drained():
             raise refusal or UsageError(
@@ -278,12 +262,6 @@ class QueryOnConnect(DurableQuery):
         replays = {name: ReplayReading(plan=packed(frame)) for name, frame in frames.items()}
         return self._ask(RebuildRequest(replays)).rows or 0
 
-    def metrics(self, operator: str | None = None) -> Metrics:
-        return metrics_of(self._progress_of(operator))
-
-    def gaps(self, operator: str | None = None) -> list[Gap]:
-        return gaps_of_progress(self._progress_of(operator))
-
     def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
         """Ask the run. Raises its error."""
         return self._asker.ask(action, rows)
@@ -292,10 +270,9 @@ class QueryOnConnect(DurableQuery):
     def _asker(self) -> Asker:
         return Asker(self._opened.objects)
 
-    def _progress_of(self, operator: str | None) -> Progress:
-        manifest = self.manifest
-        progress = {name: progress_of(state) for name, state in manifest.operators.items()}
-        return chosen_progress({name: of_name for name, of_name in progress.items() if of_name is not None}, operator)
+    def _progress(self) -> dict[str, Progress]:
+        progress = {name: progress_of(state) for name, state in self.manifest.operators.items()}
+        return {name: of_operator for name, of_operator in progress.items() if of_operator is not None}
 
     @property
     def waiting_since_us(self) -> int | None:
@@ -320,10 +297,15 @@ class QueryOnConnect(DurableQuery):
         instrument(self._families, provider)
 
     def _families(self) -> list[Family]:
-        manifest = self.manifest
-        progress = {name: progress_of(state) for name, state in manifest.operators.items()}
-        return stored_families(self._job, manifest, {name: one for name, one in progress.items() if one is not None})
+        return stored_families(self._job, self.manifest, self._progress())
 
     @property
     def metrics_url(self) -> str | None:
         return self._asker.run().metrics_url if self.isActive else None
+
+
+def _completed(report: Report, manifest: Manifest | None) -> Report:
+    if manifest is None:
+        return report
+    observed = report.get("observedMetrics", {}) | {NAME: observed_values(manifest)}
+    return {**report, NAME: brief(manifest), "observedMetrics": observed}

@@ -68,17 +68,18 @@ def separated(frame: DataFrame) -> DataFrame:
     """The stream with a source for each place that reads one: a server gives equal relations one source, so each
     further place has an option of ours, which no source knows.
     """
-    relation, met = relation_of(frame), set[bytes]()
-    again = False
+    relation, reads = relation_of(frame), set[bytes]()
+    changed = False
     for message in _messages(relation):
         if message.DESCRIPTOR.name != "Read" or not message.is_streaming:
             continue
         read = message.data_source if message.HasField("data_source") else message.named_table
-        while (seen := message.SerializeToString(deterministic=True)) in met:
-            read.options["tidestate.source"] = str(len(met) + 1)
-            again = True
-        met.add(seen)
-    return frame_of_relation(frame.sparkSession, relation) if again else frame
+        # The server keeps analysed plans by their bytes, the ids of nodes among them: equal bytes are one source.
+        while (read_bytes := message.SerializeToString(deterministic=True)) in reads:
+            read.options["tidestate.source"] = str(len(reads) + 1)
+            changed = True
+        reads.add(read_bytes)
+    return frame_of_relation(frame.sparkSession, relation) if changed else frame
 
 
 def _messages(message: Any) -> Iterator[Any]:

@@ -72,7 +72,7 @@ class ObjectsByTask(Objects):
 
 
 def _answers(root: str, packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In the task."""
+    """What the task runs: one call on the root, whose answer is one row."""
     for _ in batches:
         call = msgspec.msgpack.decode(packed, type=_Call)
         try:
@@ -101,13 +101,14 @@ def objects_of_client(session: SparkSession, root: str) -> Objects:
     """The root as this client reads it: itself, where it has the same marker file as a task, else by tasks; of a
     classic session always itself. Raises `NotFoundError` where there is none.
     """
-    own = Objects(root)
-    by_task = ObjectsByTask(session, root) if is_connect(session) else own
+    direct = Objects(root)
+    by_task = ObjectsByTask(session, root) if is_connect(session) else direct
     try:
-        there = by_task.read(MARKER, MARKER_BYTES)
+        marker = by_task.read(MARKER, MARKER_BYTES)
     except NotFoundError:
         raise no_root(root) from None
     try:
-        return own if own.read(MARKER, MARKER_BYTES) == there else by_task
+        # A laptop may have a folder of that name too: the marker has the random id of the job.
+        return direct if direct.read(MARKER, MARKER_BYTES) == marker else by_task
     except TidestateError:
         return by_task

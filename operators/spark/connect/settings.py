@@ -83,6 +83,7 @@ def _pickled(name: str, value: Any) -> bytes:
 
 def _culprit(name: str, value: Any) -> str:
     """What of a setting cannot be pickled: the way to the innermost attribute or element that holds it."""
+    # From outside to inside: a part that can be pickled is not the one, whatever is in it.
     for inner, held in _inside(value):
         try:
             cloudpickle.dumps(held)
@@ -103,5 +104,6 @@ def _inside(value: Any) -> list[tuple[str, Any]]:
             (f".{name}", cell.cell_contents) for name, cell in zip(value.__code__.co_freevars, closure, strict=True)
         ]
     slots = getattr(value, "__struct_fields__", ())
-    own = vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
-    return [(f".{name}", held) for name, held in {**own, **{name: getattr(value, name) for name in slots}}.items()]
+    attributes = dict(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
+    attributes |= {name: getattr(value, name) for name in slots}
+    return [(f".{name}", held) for name, held in attributes.items()]

@@ -26,6 +26,7 @@ def start_in_server(job: StreamJob, graph: Graph, sources: int) -> QueryOnConnec
         )
     function, session = JobOfQuery(JobSettings.of(job, sources)), job.stream.sparkSession
     objects, name = Objects(job.checkpoint), free_query_name(session, job.description.name, job.checkpoint)
+    # Only what the job reads, as on classic Spark.
     stream = read_columns(job.stream, graph.columns)
     writer = stream.writeStream.foreachBatch(function).queryName(name)
     writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
@@ -34,5 +35,6 @@ def start_in_server(job: StreamJob, graph: Graph, sources: int) -> QueryOnConnec
     handle = QueryOnConnect(session, job.checkpoint, job.description.name, job.sinks.each.keys())
     with ours(), listening(session, job.listeners, name, handle.with_checkpoint):
         handle.query = started(writer)
+    # The job has begun before Spark says that the query has: its fence is the newest checkpoint, or before it.
     handle.epoch = handle.manifest.epoch
     return handle
