@@ -37,6 +37,9 @@ __all__ = [
     "run_operator",
     "attach",
     "SeekableInput",
+    "ParquetFolder",
+    "SparkInput",
+    "SparkOffsets",
     "register_format",
     # For sinks of one's own
     "DeliveryId",
@@ -71,7 +74,9 @@ __all__ = [
 
 from tidestate.operators.describe.runs import DurableQuery as DurableQuery
 from tidestate.operators.describe.runs import SeekableInput as SeekableInput
+from tidestate.operators.describe.runs import SparkInput as SparkInput
 from tidestate.operators.describe.runs import SparkJob as SparkJob
+from tidestate.operators.describe.runs import SparkOffsets as SparkOffsets
 from tidestate.operators.describe.runs import Standalone as Standalone
 from tidestate.operators.describe.sinks import Refused as Refused
 from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
@@ -79,6 +84,7 @@ from tidestate.operators.embedded.loop import run_operator as run_operator
 from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
 from tidestate.operators.inspect.on_spark import register as register_format
 from tidestate.operators.local.harness import Harness as Harness
+from tidestate.operators.local.parquet_folder import ParquetFolder as ParquetFolder
 from tidestate.operators.root.root import Root as Root
 from tidestate.operators.spark.connect.attached import attach as attach
 from tidestate.operators.streams.inputs import merge_streams as merge

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
@@ -49,7 +50,50 @@ class SeekableInput(Protocol):
         """
 
 
-Input: TypeAlias = Batch | Iterable[Batch] | SeekableInput
+@dataclass(frozen=True)
+class SparkOffsets:
+    """Where the sources of a job end, as Spark writes it in the log of its query.
+
+    ``ends`` has the offset of each source as a JSON text, such as ``{"topic":{"0":100}}`` of Kafka, and ``-`` for a
+    source that has not been read yet. Spark numbers sources in the order of the streams in the job. ``files`` has, by
+    the number of a source of files, the files as Spark records them, ``file:///input/a.parquet 1700000000000``, the
+    time in milliseconds: those of one batch, or all that were read in the position that `SparkInput.seek` gets.
+    """
+
+    ends: tuple[str, ...]
+    files: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+
+class SparkInput(ABC):
+    """Input of a standalone run whose positions are Spark's offsets. So the job can go on on Spark, and a job begun
+    on Spark can go on standalone: see docs/how-to/go-on-with-another-runner.md. For Parquet files there is
+    `ParquetFolder`.
+    """
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schemas:
+        """The columns, of each stream by name if there are several."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> int:
+        """How many sources Spark's query has: usually one for each stream."""
+
+    @abstractmethod
+    def seek(self, position: SparkOffsets | None) -> Iterable[tuple[SparkOffsets, Batch]]:
+        """The batches after ``position``, each with the offsets after it. ``position`` is that of the newest
+        checkpoint, whoever made it, or None for the beginning.
+        """
+
+    def numbered(self, streams: Sequence[str]) -> SparkInput:
+        """This input with its sources in the order of these ``streams``, those of the job. Only an input that knows
+        streams by name needs to do anything.
+        """
+        return self
+
+
+Input: TypeAlias = Batch | Iterable[Batch] | SeekableInput | SparkInput
 """What a standalone run reads."""
 
 
@@ -99,7 +143,8 @@ class Standalone(Measured):
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
     contains are skipped, so after a crash the same call continues where it stopped. A batch is anything that exports
     Arrow data (``__arrow_c_stream__``), and one table may stand for a list of one. Of a `SeekableInput` only what
-    comes after `position` is read.
+    comes after `position` is read. With a `SparkInput`, such as a `ParquetFolder`, the job can go on on Spark, and a
+    job that was begun there goes on here.
     """
 
     @abstractmethod
@@ -121,7 +166,8 @@ class Standalone(Measured):
     @abstractmethod
     def position(self) -> Any:
         """Where the input of the newest checkpoint ended: the position that a `SeekableInput` gave with its last
-        batch, of other input the number of batches; None before the first one.
+        batch, Spark's offset of each source on a root of Spark, of other input the number of batches; None before the
+        first one.
         """
 
     @property

@@ -78,16 +78,20 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
 Runner = Literal["spark", "standalone", "harness", "by hand"]
+"""What a root knows its input by: Spark's offsets, whoever reads them; batches that a standalone run counts; or none.
+"""
 _CONTINUED = {
-    "spark": "Spark has been writing this checkpoint: continue with on_spark",
-    "standalone": "the standalone runner has been writing this checkpoint: continue with standalone",
+    "spark": "Spark's offsets say where the input of this checkpoint ended: continue with on_spark, or with "
+    "standalone over a ParquetFolder or another SparkInput",
+    "standalone": "the standalone runner has been writing this checkpoint: continue with standalone, over the input "
+    "that it had",
     "harness": "a test harness has been writing this checkpoint: continue with harness",
     "by hand": "an operator by hand has been writing this checkpoint: continue with by_hand",
 }
 
 
 def runner_of(head: Manifest) -> Runner | None:
-    """The runner whose input a checkpoint has; None where none has given any."""
+    """The runner whose form of input a checkpoint has; None where none has given any."""
     if head.spark is not None:
         return "spark"
     if head.input is not None:
@@ -100,7 +104,7 @@ def runner_of(head: Manifest) -> Runner | None:
 def runner_note(head: Manifest) -> str | None:
     """Which runner a checkpoint belongs to, for a plan that does not know which one would start."""
     found = runner_of(head)
-    return None if found is None else f"{_CONTINUED[found]}; another runner is refused"
+    return None if found is None else f"{_CONTINUED[found]}; anything else is refused"
 
 
 def drained_error(checkpoint_id: int) -> UsageError:
@@ -115,7 +119,7 @@ def drained_error(checkpoint_id: int) -> UsageError:
 
 def check_runner(head: Manifest | None, runner: Runner | None) -> None:
     """Raises `IncompatibleError` (``other-runner``) where another one has given the input of this checkpoint:
-    this one would not know where it ended.
+    this one would not know where it ended. A standalone run over a `SparkInput` counts as Spark.
     """
     found = runner_of(head) if head is not None else None
     if head is not None and runner is not None and found not in (None, runner):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.csv
@@ -47,6 +48,7 @@ TYPES: dict[str, pa.DataType] = {
 """Spark's plain types by their names."""
 _COLUMN = re.compile(r"\s*`?(\w+)`?\s+(\w+)\s*(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,|$)")
 
+_Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
@@ -71,7 +73,7 @@ class HistoryFiles:
         stamps = tuple(_stamp(path) for path in files)
         try:
             found = schema or pa.schema(
-                [field.with_type(_plain(field.type)) for field in _dataset(files, None).schema]
+                [field.with_type(spark_type(field.type)) for field in _dataset(files, None).schema]
             )
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from None
@@ -82,7 +84,7 @@ class HistoryFiles:
         wanted = pa.schema([self.schema.field(name) for name in columns])
         try:
             for batch in _dataset(self.files, self.schema).to_batches(columns=list(columns), batch_size=1 << 18):
-                cast = [_cast(batch[field.name], field.type) for field in wanted]
+                cast = [cast_as_spark(batch[field.name], field.type) for field in wanted]
                 # A table made of no columns has no rows; that of the batch has.
                 yield pa.table(cast, schema=wanted) if cast else pa.Table.from_batches([batch])
         except (pa.ArrowException, OSError) as error:
@@ -159,14 +161,15 @@ def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
     )
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def spark_type(kind: pa.DataType) -> pa.DataType:
     """The type that Spark reads a type as."""
     if pa.types.is_timestamp(kind):
         return TIME if kind.tz else pa.timestamp("us")
     return {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}.get(kind, plain_type(kind))
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_as_spark(column: _Column, kind: pa.DataType) -> _Column:
+    """A column of a file in the type that a stream has, as Spark reads it."""
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind):
         # Finer times are truncated as in Spark; those without a zone are in UTC.
         return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(kind)

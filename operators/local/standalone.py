@@ -15,13 +15,22 @@ import pyarrow as pa
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
+from tidestate.operators.describe.runs import (
+    Batch,
+    Input,
+    JobHook,
+    Schemas,
+    SeekableInput,
+    SparkInput,
+    Standalone,
+    several,
+)
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
-from tidestate.operators.engine.job import Job, Position, no_job_hook
+from tidestate.operators.engine.job import Job, Position, Runner, check_runner, no_job_hook
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
@@ -29,6 +38,7 @@ from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.local.requests import RequestedLoop
+from tidestate.operators.local.spark_positions import SparkPositions
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -77,6 +87,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._described: Graph | None = None
         self._replaying: InputReplay | InputRunAgain | None = None
         self._requested: RequestedLoop | None = None
+        self._spark: SparkPositions | None = None
+        """What it records of input that has Spark's positions."""
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
@@ -105,18 +117,23 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             self._requested.is_stopped = False  # which was of the run before
         failure: BaseException | None = None
         try:
-            yield from self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
+            yield from self._of_input(batches)
         except BaseException as error:
             failure = error
             raise
         finally:
             self._end(failure)
 
+    def _of_input(self, batches: Input) -> Iterator[pa.Table]:
+        if isinstance(batches, SparkInput):
+            return self._sought_on_spark(batches)
+        return self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
+
     def _with_bar(self, batches: Input) -> list[pa.Table]:
         from tidestate.recovery.cli.progress_bar import bar
 
         with bar() as count:
-            if isinstance(batches, SeekableInput):
+            if isinstance(batches, SparkInput | SeekableInput):
                 return [_counted(panes, count, done) for done, panes in enumerate(self.stream(batches), 1)]
             each = several(batches)
             total = len(each) if isinstance(each, Sized) else None
@@ -127,6 +144,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         for number, batch in enumerate(batches):
             table = self._streams.rows(batch)
             driver = self._begin(schemas_of(table))
+            check_runner(driver.head, "standalone")
             replay = self._replay(driver) if number == 0 else replay
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
@@ -153,7 +171,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 replay = None
             if self._is_stopped:
                 return
-            yield self._take(driver, streams, Position(input=InputPosition(number + 1, mark)))
+            position = Position(input=InputPosition(number + 1, mark))
+            yield self._take(driver, streams, lambda _id, position=position: position)  # type: ignore[misc]
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
@@ -169,6 +188,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         driver = self._begin(self._streams.schemas(source.schema))
+        check_runner(driver.head, "standalone")
         replay = self._replay(driver)
         if replay is not None:
             yield from self._read_again(driver, replay, source)
@@ -181,13 +201,41 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             mark = _mark(driver.job.graph, streams)
             if self._is_stopped:
                 return
-            yield self._take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
+            after = Position(input=InputPosition(number + 1, mark, _plain(position)))
+            yield self._take(driver, streams, lambda _id, after=after: after)  # type: ignore[misc]
 
-    def _take(self, driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Position) -> pa.Table:
-        """The panes of the next batch."""
+    def _sought_on_spark(self, source: SparkInput) -> Iterator[pa.Table]:
+        """As `_sought`, of input with Spark's positions."""
+        if self._policy.messages == "replay":
+            raise UsageError(
+                "a standalone run does not read input with Spark's positions again by itself: start the job on Spark "
+                'once, or start with Policy(messages="rebuild"), and give rebuild(…) the replay',
+                code="replay-source",
+                found=type(source).__name__,
+            )
+        source = source.numbered(list(self._streams.by_user))
+        driver = self._begin(self._streams.schemas(source.schema), spark_sources=source.sources)
+        check_runner(driver.head, "spark")
+        if self._spark is None:  # input of another kind has begun it, and had nothing
+            self._spark = SparkPositions(driver.job.checkpoint, source.sources)
+            self._spark.compare(driver.head)
+            self._spark.begin(driver.head)
+        positions = self._spark
+        self._serve(driver)
+        for offsets, batch in _sought_pairs(source, positions.newest(driver.head)):
+            streams = one_batch(driver.job.graph, self._streams.rows(batch))
+            if self._is_stopped:
+                return
+            position = positions.after(driver.head, offsets)
+            yield self._take(driver, streams, partial(positions.stored, position))
+
+    def _take(
+        self, driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Callable[[int], Position]
+    ) -> pa.Table:
+        """The panes of the next batch; ``position`` as in `Driver.batch`."""
         self._serve(driver)
         with driver.lock:
-            panes = driver.rows(driver.batch([streams], now_us(), lambda _id: position))
+            panes = driver.rows(driver.batch([streams], now_us(), position))
             driver.skip_idle_time(now_us())
         return panes
 
@@ -314,28 +362,41 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return self._driver
 
     def _begin(
-        self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
+        self,
+        schemas: Schemas,
+        check: Callable[[Manifest | None], None] = lambda _head: None,
+        *,
+        spark_sources: int | None = None,
     ) -> Driver[Batches, pa.Table]:
+        """Begin, or go on. With ``spark_sources`` the input has Spark's positions, of so many sources."""
+        runner: Runner = "standalone" if spark_sources is None else "spark"
         if self._driver is None:
             graph = self._described = bind_graph(self.description, schemas)
             self.fit_sinks(graph)
+            checkpoint = Checkpoint.open_or_create(self._root)
+            positions = None if spark_sources is None else SparkPositions(checkpoint, spark_sources)
 
             def check_start(head: Manifest | None) -> None:
                 if head is None:
                     check_types_known(graph)
+                if positions is not None:
+                    positions.compare(head)
                 check(head)
 
             job = Job.begin(
                 graph,
-                Checkpoint.open_or_create(self._root),
+                checkpoint,
                 self._store,
                 partitions=self._partitions,
-                runner="standalone",
+                runner=runner,
                 check=check_start,
                 hook=self._hook,
                 may_change=True,
                 policy=self._policy,
             )
+            if positions is not None:
+                positions.begin(job.head)
+            self._spark = positions
             self._driver = Driver(job, InProcess(), self._sinks, retain=self._retain, metrics=self._metrics)
         self._driver.begin(replays=self._policy.messages == "replay")
         with self._driver.lock:
@@ -378,6 +439,8 @@ def _sought_pairs(source: SeekableInput, position: Any) -> Generator[tuple[Any, 
 
 def _position(head: Manifest) -> Any:
     """Where the input of a checkpoint ended."""
+    if head.spark is not None:
+        return list(head.spark.end)
     taken = head.input
     if taken is None or not taken.batches:
         return None

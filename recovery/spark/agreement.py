@@ -158,14 +158,14 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences, sou
     if upcoming is None:
         return ()
     before = head.end if head is not None else (NOTHING_READ,) * len(upcoming)
-    if len(upcoming) != len(before) or not all(map(_may_follow, before, upcoming)):
+    if len(upcoming) != len(before) or not all(map(may_follow, before, upcoming)):
         found.add(path, "it is truncated or garbled")
     elif head is None and sources is not None and len(upcoming) != sources:
         found.add(path, f"it has offsets of {len(upcoming)} sources, and the job reads {sources}")
     return upcoming
 
 
-def _may_follow(before: str, after: str) -> bool:
+def may_follow(before: str, after: str) -> bool:
     """Whether a source that was read up to ``before`` can have planned up to ``after``."""
     if after == NOTHING_READ:
         return before == NOTHING_READ

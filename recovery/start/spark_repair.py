@@ -111,6 +111,18 @@ class SparkRepair:
         elif head is not None:
             self._read = files_read(self._checkpoint, head)
 
+    def leave(self, head: Manifest) -> dict[int, Entries]:
+        """All files that file sources have read at ``head``, by source and entry of its log, for a runner that goes
+        on without Spark, after it has taken over with ``head``.
+
+        Spark's checkpoint stays as it is, but for one that a move has left unwritten. It will differ from ours after
+        the next batch, and a start on Spark rewrites it then.
+        """
+        if head.drained or finish_checkpoint(self._checkpoint, head, self._hook, self._interval):
+            return files_read(self._checkpoint, head)
+        read, self._read = self._read, {}
+        return read
+
     def repair(self, head: Manifest) -> FilesRead:
         """Rewrite Spark's checkpoint if it differs, after the job has taken over with ``head``. After a crash it
         still differs, so the next start does it again.

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.golden.continued import as_counted_then, log_lines, read_root, root_names
 from tests.golden.jobs import job_of
-from tests.golden.on_spark import continued_on_spark
+from tests.golden.on_spark import continued_on_spark, continued_standalone
 from tests.helpers.process import REMOTE, longer
 
 LINES: dict[str, list[str]] = {
@@ -34,3 +34,12 @@ def test_a_root_goes_on(spark: SparkSession, name: str, tmp_path: Path, caplog: 
     assert as_counted_then(found, stored.expected) == stored.expected
     # On Spark Connect the driver logs in another process.
     assert REMOTE or log_lines(caplog.records) == LINES.get(name, [])
+
+
+@pytest.mark.parametrize("name", root_names("spark"))
+def test_a_root_goes_on_standalone(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stored = read_root(name)
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        found = continued_standalone(stored, job_of(name), tmp_path)
+    assert as_counted_then(found, stored.expected) == stored.expected
+    assert log_lines(caplog.records) == LINES.get(name, [])

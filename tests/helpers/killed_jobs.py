@@ -88,10 +88,12 @@ def begun_together(folder: Path, jobs: list[list[str]]) -> Child:
     return Child([sys.executable, "-m", "tests.children.spark_job", *words[1:]], folder / "job.log", cwd=ROOT)
 
 
-def is_exact(folder: Path, job: str) -> None:
-    """Panes and ledgers are those of an undisturbed run over the same batches, and the net panes those of a query."""
+def is_exact(folder: Path, job: str, cuts: list[list[list[Path]]] | None = None) -> None:
+    """Panes and ledgers are those of an undisturbed run over the same batches, and the net panes those of a query.
+    ``cuts``: the files of each batch, if Spark's log does not have them.
+    """
     root = folder / "checkpoint"
-    cuts = batches_of_spark(root / "spark")
+    cuts = cuts or batches_of_spark(root / "spark")
     _ = JOBS[job]().standalone(checkpoint=folder / "alone").run(batches(job, folder, cuts), drain=True)
     assert output(root, "panes") == output(folder / "alone", "panes")
     head = Checkpoint.open(root).head()
@@ -133,6 +135,18 @@ def batches_of_spark(log: Path) -> list[list[list[Path]]]:
          for stream, (start, end) in enumerate(zip(*bounds, strict=True))]
         for bounds in zip(starts, ends, strict=True)
     ]  # fmt: skip
+
+
+def batches_of_root(root: Path) -> list[list[list[Path]]]:
+    """As `batches_of_spark`, whoever took them: what the manifests say."""
+    positions = [one.spark for one in Checkpoint.open(root).history() if one.kind == "batch" and one.spark]
+    return [
+        [
+            [Path(unquote(urlsplit(file.rpartition(" ")[0]).path)) for file in position.files.get(str(stream), ())]
+            for stream in range(len(position.end))
+        ]
+        for position in positions
+    ]
 
 
 def listed(log: Path, stream: int, number: int) -> list[Path]:

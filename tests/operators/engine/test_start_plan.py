@@ -213,7 +213,8 @@ def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) ->
     assert refused.code == "running"
     running.close()  # type: ignore[attr-defined]
     assert planned(job, root).notes == (
-        "the standalone runner has been writing this checkpoint: continue with standalone; another runner is refused",
+        "the standalone runner has been writing this checkpoint: continue with standalone, over the input that it "
+        "had; anything else is refused",
     )
     assert ts.Root(root).plan(alone) == planned(job, root)
     alone.drain()

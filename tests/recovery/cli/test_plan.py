@@ -56,8 +56,8 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
         [
             f"{root}: it would go on from checkpoint 3",
             "nothing has changed",
-            "the standalone runner has been writing this checkpoint: continue with standalone; another runner is "
-            "refused",
+            "the standalone runner has been writing this checkpoint: continue with standalone, over the input that "
+            "it had; anything else is refused",
         ],
     )
     if LONG:

@@ -1,0 +1,386 @@
+"""A folder of Parquet files as standalone input: which files, how they are recorded, and who may go on.
+
+That Spark goes on from these records: tests/spark/test_goes_on_standalone.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tidestate as ts
+from tests.helpers.forked import Forked
+from tests.helpers.process import LONG
+from tests.helpers.spark_inputs import SCHEMA, at, job, sample, two_streams, write, write_int96
+from tests.helpers.spark_runs import output
+from tidestate.operators.local.history_files import schema_of
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
+from tidestate.recovery.spark.spark_log import SparkLog, file_url
+from tidestate.statestore.errors import IncompatibleError, UsageError
+
+TABLES = sample(6, 20)
+
+
+def head_of(root: Path) -> Manifest:
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    return head.manifest
+
+
+def position_of(root: Path) -> SparkPosition:
+    position = load_files(Checkpoint.open(root).objects, head_of(root).spark)
+    assert position is not None
+    return position
+
+
+def take(folder: Path, root: Path, *, drain: bool = False, **settings: Any) -> pa.Table:
+    files = ts.ParquetFolder(folder, **{"files_per_batch": 1, "schema": SCHEMA, **settings})
+    return job().standalone(checkpoint=root, partitions=2).run(files, drain=drain)
+
+
+def check_exact(root: Path, alone: Path) -> None:
+    job().standalone(checkpoint=alone, partitions=2).run(TABLES, drain=True)
+    for kind in ("panes", "late"):
+        assert output(root, kind) == output(alone, kind)
+
+
+def spark_log(root: Path) -> SparkLog:
+    """Spark's checkpoint as the next start on Spark would write it."""
+    checkpoint, head = Checkpoint.open(root), head_of(root)
+    write_spark_checkpoint(checkpoint.objects, head, read=files_read(checkpoint, head))
+    return SparkLog(checkpoint.objects)
+
+
+def test_the_files_are_those_that_spark_lists(tmp_path: Path) -> None:
+    for number, name in enumerate(("c", "a", "b")):
+        write(tmp_path, number, TABLES[number])
+        (tmp_path / f"{number:04d}.parquet").rename(tmp_path / name)  # any name, in the order of the times
+    same_time = tmp_path / "0.parquet"
+    pq.write_table(TABLES[3], same_time)
+    os.utime(same_time, (1_000_000_001, 1_000_000_001))
+    for hidden in ("_a", ".b", "c._COPYING_"):
+        (tmp_path / hidden).write_text("no Parquet")
+    (tmp_path / "_metadata").write_text("a summary, without rows")
+    (tmp_path / "empty").touch()
+    (tmp_path / "below").mkdir()
+    write(tmp_path / "below", 0, TABLES[4])
+    for name in ("_metadata", "empty"):
+        os.utime(tmp_path / name, (1_000_000_009, 1_000_000_009))
+    pairs = list(ts.ParquetFolder(tmp_path).seek(None))
+    ((offsets, rows),) = pairs
+    times = {"c": 0, "0.parquet": 1, "a": 1, "b": 2, "_metadata": 9, "empty": 9}
+    assert offsets.ends == ('{"logOffset":0}',)
+    assert list(offsets.files[0]) == [
+        f"{file_url(tmp_path / name)} {1_000_000_000 + time}000" for name, time in times.items()
+    ]
+    assert rows["id"].to_pylist() == [*range(20), *range(60, 80), *range(20, 40), *range(40, 60)]
+
+
+def test_batches_have_so_many_files_of_each_folder(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "a", number, TABLES[number])
+    write(tmp_path / "b", 7, TABLES[3])
+    folders = ts.ParquetFolder({"b": tmp_path / "b", "a": tmp_path / "a"}, files_per_batch=2)
+    assert folders.sources == 2
+    first, second = folders.numbered(["a", "b"]).seek(None)
+    assert (first[0].ends, second[0].ends) == (('{"logOffset":0}',) * 2, ('{"logOffset":1}', '{"logOffset":0}'))
+    assert [len(first[0].files[0]), len(first[0].files[1])] == [2, 1]
+    assert [first[1]["a"].num_rows, first[1]["b"].num_rows, second[1]["a"].num_rows, second[1]["b"].num_rows] == [
+        40,
+        20,
+        20,
+        0,
+    ]
+    # In the order of the mapping where nobody says another one.
+    assert next(folders.seek(None))[0].files[0] == first[0].files[1]
+
+
+def test_columns_are_those_that_spark_would_read(tmp_path: Path) -> None:
+    write_int96(tmp_path, 0, TABLES[0])
+    assert ts.ParquetFolder(tmp_path).schema == schema_of(SCHEMA)
+    rows = pa.table({"t": [at(1)], "v": pa.array([7], pa.int32())})
+    write(tmp_path, 1, rows)
+    ((_, both),) = ts.ParquetFolder(tmp_path).seek(None)
+    assert both.slice(0, 20).equals(TABLES[0])
+    assert both.slice(20).to_pylist() == [{"t": at(1), "k": None, "v": 7, "id": None}]
+    with pytest.raises(UsageError, match="No such file"):
+        _ = ts.ParquetFolder(tmp_path / "none").schema
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(UsageError, match="has no file yet"):
+        _ = ts.ParquetFolder(tmp_path / "nothing").schema
+    assert ts.ParquetFolder(tmp_path / "nothing", schema=SCHEMA).schema == schema_of(SCHEMA)
+    assert list(ts.ParquetFolder(tmp_path / "nothing", schema=SCHEMA).seek(None)) == []
+
+
+def test_old_files_are_left_out_as_by_spark(tmp_path: Path) -> None:
+    write(tmp_path, 3600, TABLES[0])
+    read = (f"file:///elsewhere {(1_000_000_000 + 7200) * 1000}",)
+    position = ts.SparkOffsets(('{"logOffset":0}',), {0: read})
+    assert list(ts.ParquetFolder(tmp_path, max_file_age="59 minutes").seek(position)) == []
+    assert len(list(ts.ParquetFolder(tmp_path, max_file_age="1 hour").seek(position))) == 1
+    assert len(list(ts.ParquetFolder(tmp_path, max_file_age="59 minutes").seek(None))) == 1
+
+
+@pytest.mark.parametrize("name", ["_spark_metadata", "day=1"])
+def test_folders_that_spark_reads_in_another_way_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match="parquet-folder"):
+        list(ts.ParquetFolder(tmp_path, schema=SCHEMA).seek(None))
+
+
+def test_what_no_folder_can_be(tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/*.parquet", "s3://bucket/folder", f"{tmp_path}/{{a,b}}"):
+        with pytest.raises(UsageError, match="parquet-folder"):
+            ts.ParquetFolder(path)
+    with pytest.raises(UsageError, match="from 1 on"):
+        ts.ParquetFolder(tmp_path, files_per_batch=0)
+    with pytest.raises(UsageError, match="each stream by its name"):
+        ts.ParquetFolder({"a": tmp_path}, schema=SCHEMA)
+    with pytest.raises(UsageError, match="each stream by its name"):
+        two_streams().standalone(checkpoint=tmp_path / "root").run(
+            ts.ParquetFolder({"a": tmp_path}, schema={"a": SCHEMA})
+        )
+    (tmp_path / "no.parquet").write_text("no Parquet")
+    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+        take(tmp_path, tmp_path / "root")
+    assert [one.kind for one in Checkpoint.open(tmp_path / "root").history()] == ["fence"]
+
+
+def test_batches_are_recorded_as_those_of_spark(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number, TABLES[number])
+    take(tmp_path / "in", tmp_path / "root")
+    for number in range(3, 6):
+        write(tmp_path / "in", number, TABLES[number])
+    take(tmp_path / "in", tmp_path / "root", drain=True)
+    check_exact(tmp_path / "root", tmp_path / "alone")
+    batches = [one for one in Checkpoint.open(tmp_path / "root").history() if one.kind == "batch"]
+    assert [one.spark.batch_id for one in batches if one.spark] == [0, 1, 2, 3, 4, 5]
+    assert len({one.spark.query_id for one in batches if one.spark}) == 1
+    assert {one.input for one in batches} == {None}
+    position = position_of(tmp_path / "root")
+    assert (position.start, position.end) == (('{"logOffset":4}',), ('{"logOffset":5}',))
+    # A drained root takes nothing more, and knows what it has read.
+    take(tmp_path / "in", tmp_path / "root")
+    write(tmp_path / "in", 6, TABLES[0])
+    with pytest.raises(UsageError, match="drained"):
+        take(tmp_path / "in", tmp_path / "root")
+
+
+def test_long_lists_of_files_and_files_that_come_again(tmp_path: Path) -> None:
+    for number in range(110):
+        write(tmp_path / "in", number, TABLES[0].slice(number % 20, 1))
+    take(tmp_path / "in", tmp_path / "root", files_per_batch=None)
+    stored = head_of(tmp_path / "root").spark
+    assert stored is not None
+    assert stored.files_ref is not None
+    assert stored.read["0"].files == 110
+    write(tmp_path / "in", 3, TABLES[1])
+    os.utime(tmp_path / "in/0003.parquet", (2_000_000_000, 2_000_000_000))
+    take(tmp_path / "in", tmp_path / "root")
+    assert head_of(tmp_path / "root").spark == stored  # a changed file is not read again, as by Spark
+
+
+def test_a_sink_that_fails_after_the_commit_counts_no_file_twice(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "in", number, TABLES[number])
+    failing = {"fails": True}
+
+    def sink(panes: pa.Table, _delivery: ts.DeliveryId) -> None:
+        if failing.pop("fails", False):
+            raise OSError("the target is gone")
+
+    running = job().standalone(checkpoint=tmp_path / "root", partitions=2, sink=sink)
+    folder = ts.ParquetFolder(tmp_path / "in", files_per_batch=1)
+    with pytest.raises(OSError, match="the target is gone"):
+        running.run(folder)
+    running.run(folder)
+    assert running.head.totals["events"] == 80
+    assert position_of(tmp_path / "root").read["0"].files == 4
+
+
+def test_other_input_on_a_root_with_the_offsets_of_spark_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", 0, TABLES[0])
+    running = job().standalone(checkpoint=tmp_path / "root")
+    running.run(ts.ParquetFolder(tmp_path / "in"))
+
+    class Numbers:
+        schema = TABLES[0].schema
+
+        def seek(self, position: Any) -> list[Any]:
+            return [(1, TABLES[0])]
+
+    before = head_of(tmp_path / "root")
+    for given in (TABLES, Numbers()):
+        for standalone in (running, job().standalone(checkpoint=tmp_path / "root")):
+            with pytest.raises(IncompatibleError, match="over a ParquetFolder or another SparkInput"):
+                standalone.run(given)
+    assert head_of(tmp_path / "root") == before
+    job().standalone(checkpoint=tmp_path / "counted").run(TABLES)
+    with pytest.raises(IncompatibleError, match="over the input that it had"):
+        take(tmp_path / "in", tmp_path / "counted")
+    replay = ts.Policy(messages="replay")
+    with pytest.raises(UsageError, match="replay-source"):
+        job().standalone(checkpoint=tmp_path / "root", policy=replay).run(ts.ParquetFolder(tmp_path / "in"))
+
+
+def test_a_run_that_began_with_nothing_takes_any_input(tmp_path: Path) -> None:
+    class Nothing:
+        schema = TABLES[0].schema
+
+        def seek(self, position: Any) -> list[Any]:
+            return []
+
+    write(tmp_path / "in", 0, TABLES[0])
+    running = job().standalone(checkpoint=tmp_path / "root")
+    running.run(Nothing())
+    running.run(ts.ParquetFolder(tmp_path / "in"))
+    assert running.position() == ['{"logOffset":0}']
+
+
+class Counted(ts.SparkInput):
+    """Rows by their number, with offsets as its own source would write them; ``wrong`` is put in place of offsets."""
+
+    def __init__(self, end: int, wrong: Any = None) -> None:
+        self.end, self.wrong = end, wrong
+        self.sought: list[Any] = []
+
+    schema = TABLES[0].schema
+    sources = 1
+
+    def seek(self, position: ts.SparkOffsets | None) -> Any:
+        self.sought.append(position)
+        first = 0 if position is None else json.loads(position.ends[0])["offset"]
+        for number in range(first, self.end):
+            offsets = ts.SparkOffsets((json.dumps({"offset": number + 1}),))
+            yield self.wrong if self.wrong is not None else offsets, TABLES[number]
+
+
+def test_input_of_ones_own_has_the_offsets_of_its_source(tmp_path: Path) -> None:
+    job().standalone(checkpoint=tmp_path / "root", partitions=2).run(Counted(3))
+    second = Counted(6)
+    job().standalone(checkpoint=tmp_path / "root").run(second, drain=True)
+    assert second.sought == [ts.SparkOffsets(('{"offset": 3}',))]
+    check_exact(tmp_path / "root", tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        3,
+        ts.SparkOffsets(("{",)),
+        ts.SparkOffsets(("1", "2")),
+        ts.SparkOffsets(('{"offset":9}',), {0: ("file:///a 1",)}),
+        ts.SparkOffsets(('{"logOffset":0}',)),
+        ts.SparkOffsets(("-",)),
+    ],
+)
+def test_offsets_that_spark_could_not_go_on_from_are_refused(tmp_path: Path, wrong: Any) -> None:
+    root = tmp_path / "root"
+    job().standalone(checkpoint=root).run(Counted(1))
+    before = head_of(root).spark
+    with pytest.raises(UsageError, match="position"):
+        job().standalone(checkpoint=root).run(Counted(2, wrong))
+    assert head_of(root).spark == before
+
+
+def test_another_number_of_sources_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", 0, TABLES[0])
+    take(tmp_path / "in", tmp_path / "root")
+    two = Counted(2)
+    two.sources = 2
+    with pytest.raises(IncompatibleError, match="another number of sources"):
+        job().standalone(checkpoint=tmp_path / "root").run(two)
+
+
+def test_state_of_sparks_own_in_front_of_the_job_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", 0, TABLES[0])
+    take(tmp_path / "in", tmp_path / "root")
+    before = head_of(tmp_path / "root")
+    (tmp_path / "root/spark/state/0").mkdir(parents=True)
+    with pytest.raises(IncompatibleError, match="spark-state"):
+        take(tmp_path / "in", tmp_path / "root")
+    assert head_of(tmp_path / "root") == before
+
+
+def test_sparks_query_keeps_its_id(tmp_path: Path) -> None:
+    """That of a query which has planned its first batch and died, too."""
+    write(tmp_path / "in", 0, TABLES[0])
+    (tmp_path / "root").mkdir()
+    Checkpoint.open_or_create(tmp_path / "root")
+    (tmp_path / "root/spark").mkdir()
+    (tmp_path / "root/spark/metadata").write_text('{"id":"the query"}')
+    take(tmp_path / "in", tmp_path / "root")
+    assert position_of(tmp_path / "root").query_id == "the query"
+
+
+MOMENTS = [f"{moment}:{number}" for number in (2, 4) for moment in ("before-manifest", "after-manifest")]
+
+
+@pytest.mark.parametrize("death", MOMENTS if LONG else MOMENTS[-2:])
+def test_killed_around_the_manifest(tmp_path: Path, death: str) -> None:
+    for number, table in enumerate(TABLES):
+        write(tmp_path / "in", number, table)
+    child = Forked("tests.children.parquet_folder", tmp_path / "in", tmp_path / "root", death)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert head_of(tmp_path / "root").id == int(death[-1]) - death.startswith("before")
+    take(tmp_path / "in", tmp_path / "root", drain=True)
+    check_exact(tmp_path / "root", tmp_path / "alone")
+    position = position_of(tmp_path / "root")
+    assert compare(position, spark_log(tmp_path / "root")).differs == ()
+
+
+def test_after_a_rewind_its_files_are_read_again(tmp_path: Path) -> None:
+    for number in range(6):
+        write(tmp_path / "in", number, TABLES[number])
+        if number == 3:
+            take(tmp_path / "in", tmp_path / "root")
+    root = tmp_path / "root"
+    plan = rewind(Checkpoint.open(root), 3)
+    assert plan is not None
+    take(tmp_path / "in", root, drain=True)
+    position = position_of(root)
+    assert (position.batch_id, position.read["0"].files) == (5, 6)
+    assert head_of(root).totals["events"] == 120
+    # What the move wrote for Spark stays, and the next start on Spark finds it behind.
+    assert SparkLog(Checkpoint.open(root).objects).query_id() == position.query_id
+
+
+def test_a_move_that_died_before_it_wrote_sparks_checkpoint_is_finished(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number, TABLES[number])
+    root = tmp_path / "root"
+    take(tmp_path / "in", root)
+    rewind(Checkpoint.open(root), 2)
+    reset = head_of(root)
+    assert reset.spark is not None
+    for path in (root / "spark").rglob("*"):
+        if path.name == "metadata":
+            path.unlink()
+    take(tmp_path / "in", root)
+    assert SparkLog(Checkpoint.open(root).objects).query_id() == reset.spark.query_id
+    assert head_of(root).totals["events"] == 60
+
+
+def test_a_fork_goes_on(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / "in", number, TABLES[number])
+    take(tmp_path / "in", tmp_path / "root")
+    fork(tmp_path / "root", tmp_path / "fork")
+    take(tmp_path / "in", tmp_path / "fork")
+    assert position_of(tmp_path / "fork").read["0"] == position_of(tmp_path / "root").read["0"]
+    assert head_of(tmp_path / "fork").totals["events"] == 40
