@@ -86,6 +86,13 @@ class SparkInput(ABC):
         checkpoint, whoever made it, or None for the beginning.
         """
 
+    def read_again(self, start: SparkOffsets | None, end: SparkOffsets) -> Batch:
+        """The rows of one batch that was read before, by this or another runner, from ``start``, None for the
+        beginning, to ``end``, with its files: for ``Policy(messages="replay")``, which needs an input that has this.
+        What it raises is logged, and the job goes on without what it would have put back.
+        """
+        raise NotImplementedError
+
     def numbered(self, streams: Sequence[str]) -> SparkInput:
         """This input with its sources in the order of these ``streams``, those of the job. Only an input that knows
         streams by name needs to do anything.

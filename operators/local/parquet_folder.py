@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from tidestate.operators.describe.runs import Batch, Schemas, SparkInput, SparkOffsets
 from tidestate.operators.local.history_files import cast_as_spark, schema_of, spark_type
 from tidestate.recovery.log.input_files import path_of
-from tidestate.recovery.spark.spark_log import NOTHING_READ, file_url, log_offset
+from tidestate.recovery.spark.spark_log import NOTHING_READ, file_url, local_file, log_offset
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
@@ -91,6 +92,14 @@ class ParquetFolder(SparkInput):
         ordered = copy(self)
         ordered._folders = {name: self._folders[name] for name in streams}
         return ordered
+
+    def read_again(self, start: SparkOffsets | None, end: SparkOffsets) -> Batch:
+        """The rows of the files of ``end``, in the order in which `seek` has them."""
+        rows = {
+            name: folder.recorded_rows(end.files.get(number, ()))
+            for number, (name, folder) in enumerate(self._folders.items())
+        }
+        return rows if self._is_named else rows[""]
 
     def seek(self, position: SparkOffsets | None) -> Iterator[tuple[SparkOffsets, Batch]]:
         """The batches after ``position``: the files that are there now and not among those of the position."""
@@ -167,6 +176,18 @@ class _Folder:
         new = [file for file in self._listed() if file.url not in known]
         return new if oldest_ms is None else [file for file in new if file.time_ms >= oldest_ms]
 
+    def recorded_rows(self, recorded: Iterable[str]) -> pa.Table:
+        """The rows of files as Spark records them. Raises `OSError` for one that is gone or has another time."""
+        files = []
+        for file in recorded:
+            path = local_file(path_of(file))
+            if path is None:
+                raise FileNotFoundError(f"this is no local file: {file}")
+            files.append(_file_of(path))
+            if files[-1].recorded != file:
+                raise FileNotFoundError(f"this file has changed since it was read: {file}")
+        return self.rows(sorted(files))
+
     def rows(self, files: Iterable[_File]) -> pa.Table:
         """The rows of these files."""
         schema = self.schema
@@ -196,13 +217,14 @@ class _Folder:
         files = []
         for entry, is_folder in found:
             if not is_folder and not _is_hidden(entry.name):
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    continue  # removed meanwhile
-                path = self._path / entry.name
-                files.append(_File(status.st_mtime_ns // 1_000_000, file_url(path), path, status.st_size))
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    files.append(_file_of(self._path / entry.name))
         return sorted(files)
+
+
+def _file_of(path: Path) -> _File:
+    status = path.stat()
+    return _File(status.st_mtime_ns // 1_000_000, file_url(path), path, status.st_size)
 
 
 def _plain_path(path: str | os.PathLike[str]) -> Path:

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.job import Position
+from tidestate.operators.engine.job import Position, Runner
+from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.operators.engine.replay_start import lacking_text, rebuilt, replay_start, warn_of_lacking
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.plan.graph import Graph
-from tidestate.recovery.log.manifest import InputPosition, Manifest
+from tidestate.recovery.log.manifest import InputPosition, Manifest, SparkPosition
 
 log = logging.getLogger("tidestate")
 
@@ -34,8 +36,7 @@ class InputReplay:
         self._driver = driver
         self.left_to_identities = False
         self.start: Manifest | None = replay_start(driver.job.checkpoint, driver.head, driver.job.graph)
-        position = self.start.input if self.start is not None else None
-        self.first = position.batches if position is not None else 0
+        self.first = batch_count(self.start)
         """The number of the first batch that it reads."""
         self._pieces: list[Mapping[str, pa.Table]] = []
         self._batches = self._bytes = 0
@@ -46,8 +47,12 @@ class InputReplay:
         """Whether nothing is missing any more."""
         return not rebuilt(self._driver.job.graph, self._driver.head)
 
-    def take(self, number: int, streams: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        """A batch by its number, or one after the others. Yields the panes of a checkpoint that it makes."""
+    def take(
+        self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None
+    ) -> Iterator[pa.Table]:
+        """A batch by its number, or one after the others; ``spark`` is its position where it has Spark's. Yields the
+        panes of a checkpoint that it makes.
+        """
         if number < self.first or self.over:
             return
         self._pieces.append(streams)
@@ -88,9 +93,10 @@ class InputRunAgain:
         graph: Graph,
         hook: JobHook,
         mark: Callable[[Mapping[str, pa.Table]], str],
+        runner: Runner,
     ) -> None:
         self._driver, self._mark = driver, mark
-        self._run = SideRun(driver, graph, InProcess(), "standalone", hook)
+        self._run = SideRun(driver, graph, InProcess(), runner, hook)
         self.start, self.first = self._run.start, self._run.first
 
     @property
@@ -98,10 +104,16 @@ class InputRunAgain:
         """Whether it needs no more batches."""
         return self._run.next_batch is None
 
-    def take(self, number: int, streams: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+    def take(
+        self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None
+    ) -> Iterator[pa.Table]:
         """As `InputReplay.take`; nothing is put back before the end."""
         step = self._run.next_batch
-        if step is not None and number == step.batch:
+        if step is not None and number == step.batch and spark is not None:
+            # Its lists are those of the main root.
+            plain = msgspec.structs.replace(spark, files={}, files_ref=None, read_ref=None)
+            self._run.take([streams], Position(spark=plain))
+        elif step is not None and number == step.batch:
             made = step.manifest.input if step.manifest is not None else None
             if made is not None and made.last and made.last != self._mark(streams):
                 self._run.fail(f"batch {number} of the source differs from the one that checkpoint {step.until} took")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from tidestate.operators.describe.runs import SparkOffsets
-from tidestate.operators.engine.job import Position
+from tidestate.operators.describe.runs import JobHook, SparkOffsets
+from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import Entries, followed, known_files
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
@@ -27,7 +27,7 @@ class SparkPositions:
     many the input has.
     """
 
-    def __init__(self, checkpoint: Checkpoint, sources: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, sources: int, hook: JobHook = no_job_hook) -> None:
         self._checkpoint, self._sources = checkpoint, sources
         self._query_id = ""
         self._read: dict[int, list[str]] = {}
@@ -35,7 +35,7 @@ class SparkPositions:
         self._next: SparkPosition | None = None
         """The newest position that was made, which is in a checkpoint or not."""
         # Whatever it differs in, Spark's checkpoint is not used here: a policy that stops is for a start on Spark.
-        self._repair = SparkRepair(checkpoint, Policy(), sources=sources)
+        self._repair = SparkRepair(checkpoint, Policy(), hook=hook, sources=sources)
 
     def compare(self, head: Manifest | None) -> None:
         """Compare Spark's own checkpoint with the newest one before this run takes over. Raises `IncompatibleError`
@@ -60,7 +60,9 @@ class SparkPositions:
     def newest(self, head: Manifest) -> SparkOffsets | None:
         """Where the input of a checkpoint ended, with all files that were read."""
         self._settle(head)
-        return None if head.spark is None else SparkOffsets(head.spark.end, self._read)
+        if head.spark is None:
+            return None
+        return SparkOffsets(head.spark.end, {source: tuple(files) for source, files in self._read.items()})
 
     def after(self, head: Manifest, offsets: SparkOffsets) -> SparkPosition:
         """The position of the batch that follows ``head`` and ends at these ``offsets``. Raises `UsageError` where
@@ -99,6 +101,11 @@ class SparkPositions:
             source: [file for files in entries.values() for file in files] for source, entries in read.items()
         }
         self._known = FilesRead(self._checkpoint, known_files(read))
+
+
+def offsets_of(position: SparkPosition) -> SparkOffsets:
+    """The offsets after a batch, with its files."""
+    return SparkOffsets(position.end, {int(source): files for source, files in position.files.items()})
 
 
 def check_offsets(before: Sequence[str], offsets: object) -> None:

@@ -22,6 +22,7 @@ from tidestate.operators.describe.runs import (
     Schemas,
     SeekableInput,
     SparkInput,
+    SparkOffsets,
     Standalone,
     several,
 )
@@ -32,18 +33,20 @@ from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position, Runner, check_runner, no_job_hook
 from tidestate.operators.engine.rebuild import needs_side_run
+from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.local.requests import RequestedLoop
-from tidestate.operators.local.spark_positions import SparkPositions
+from tidestate.operators.local.spark_positions import SparkPositions, offsets_of
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.recovery.spark.spark_checkpoint import recorded_positions
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import IncompatibleError, TidestateError, UsageError, expect
@@ -206,10 +209,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def _sought_on_spark(self, source: SparkInput) -> Iterator[pa.Table]:
         """As `_sought`, of input with Spark's positions."""
-        if self._policy.messages == "replay":
+        if self._policy.messages == "replay" and type(source).read_again is SparkInput.read_again:
             raise UsageError(
-                "a standalone run does not read input with Spark's positions again by itself: start the job on Spark "
-                'once, or start with Policy(messages="rebuild"), and give rebuild(…) the replay',
+                "this input cannot read a batch again: give it read_again(…), start the job on Spark once, or start "
+                'with Policy(messages="rebuild"), and give rebuild(…) the replay',
                 code="replay-source",
                 found=type(source).__name__,
             )
@@ -217,10 +220,15 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         driver = self._begin(self._streams.schemas(source.schema), spark_sources=source.sources)
         check_runner(driver.head, "spark")
         if self._spark is None:  # input of another kind has begun it, and had nothing
-            self._spark = SparkPositions(driver.job.checkpoint, source.sources)
+            self._spark = SparkPositions(driver.job.checkpoint, source.sources, self._hook)
             self._spark.compare(driver.head)
             self._spark.begin(driver.head)
         positions = self._spark
+        replay = self._replay(driver, "spark")
+        if replay is not None:
+            yield from self._recorded_again(driver, replay, source)
+            if replay.left_to_identities:
+                yield from self._recorded_again(driver, InputReplay(driver), source)
         self._serve(driver)
         for offsets, batch in _sought_pairs(source, positions.newest(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
@@ -250,14 +258,16 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         """Whether a request has stopped this run."""
         return self._requested is not None and self._requested.is_stopped
 
-    def _replay(self, driver: Driver[Batches, pa.Table]) -> InputReplay | InputRunAgain | None:
+    def _replay(
+        self, driver: Driver[Batches, pa.Table], runner: Runner = "standalone"
+    ) -> InputReplay | InputRunAgain | None:
         """The replay of the input that the policy asks for; None where nothing is missing."""
         graph, head = driver.job.graph, driver.head
         if self._policy.messages != "replay" or head.drained:
             return None
         if needs_side_run(graph, head) or rebuilt(graph, head):
             described = expect(self._described, "a job that runs was described")
-            self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph))
+            self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph), runner)
             if self._replaying.left_to_identities:
                 self._replaying = InputReplay(driver)
         return self._replaying
@@ -285,6 +295,26 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             yield from replay.take(number, one_batch(driver.job.graph, self._streams.rows(batch)))
             number += 1
         pairs.close()
+        yield from replay.finish()
+
+    def _recorded_again(
+        self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SparkInput
+    ) -> Iterator[pa.Table]:
+        """As `_read_again`, batch by batch as manifests have recorded them, whichever runner has taken them."""
+        recorded = recorded_positions(driver.job.checkpoint, driver.head)
+        for number in range(replay.first, batch_count(driver.head)):
+            if replay.over:
+                break
+            position = recorded.get(number)
+            try:
+                if position is None:
+                    raise FileNotFoundError(f"no manifest says what batch {number} has read")
+                start = SparkOffsets(position.start) if position.start else None
+                batch = source.read_again(start, offsets_of(position))
+            except Exception as error:
+                log.error(NOT_READ_AGAIN, f"batch {number}", type(error).__name__, error)
+                break
+            yield from replay.take(number, one_batch(driver.job.graph, self._streams.rows(batch)), position)
         yield from replay.finish()
 
     def position(self) -> Any:
@@ -374,7 +404,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             graph = self._described = bind_graph(self.description, schemas)
             self.fit_sinks(graph)
             checkpoint = Checkpoint.open_or_create(self._root)
-            positions = None if spark_sources is None else SparkPositions(checkpoint, spark_sources)
+            positions = None if spark_sources is None else SparkPositions(checkpoint, spark_sources, self._hook)
 
             def check_start(head: Manifest | None) -> None:
                 if head is None:

@@ -75,6 +75,18 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     return read
 
 
+def recorded_positions(checkpoint: Checkpoint, head: Manifest) -> dict[int, SparkPosition]:
+    """What each batch up to ``head`` had read, by its number, with its lists of files. Of collected checkpoints what
+    the index of outputs has.
+    """
+    found: dict[int, SparkPosition] = {}
+    for output in checkpoint.outputs(of=head):
+        position = load_files(checkpoint.objects, output.spark)
+        if position is not None:
+            found.setdefault(position.batch_id, position)  # a reset has that of the batch which it goes back to
+    return found
+
+
 def write_spark_checkpoint(
     objects: Objects,
     manifest: Manifest,

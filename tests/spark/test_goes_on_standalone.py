@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +20,11 @@ from pyspark.sql import SparkSession
 
 import tidestate as ts
 from tests.helpers.apis import raises_foreign
+from tests.helpers.command import tidestate_here
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.forked import Forked
-from tests.helpers.process import LONG, longer
+from tests.helpers.process import LONG, longer, some
+from tests.helpers.requests import control_files, until
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write
 from tests.helpers.spark_runs import output, run, same, stream
 from tests.twins.on_runners import Job, check, jobs
@@ -105,9 +108,9 @@ def test_a_root_that_was_begun_standalone_goes_on_on_spark(spark: SparkSession, 
     same(root, tmp_path / "on spark")
 
 
-@pytest.mark.parametrize("files", [2, *longer(1)])
+@pytest.mark.parametrize(("files", "more"), some([(2, 1), (1, 1), (1, 0)], 1))
 def test_a_batch_that_spark_had_planned_is_taken_by_the_other(
-    spark: SparkSession, tmp_path: Path, files: int
+    spark: SparkSession, tmp_path: Path, files: int, more: int
 ) -> None:
     """Spark dies with a planned batch; the standalone run takes its file, alone or with the next one."""
     folder, root = tmp_path / "input", tmp_path / "root"
@@ -122,17 +125,19 @@ def test_a_batch_that_spark_had_planned_is_taken_by_the_other(
         query.with_hook(dies).start().processAllAvailable()
     assert (root / "spark/offsets/2").exists()
     assert not (root / "spark/commits/2").exists()
-    feed(folder, 3, 4)
+    feed(folder, 3, 3 + more)
     job().standalone(checkpoint=root).run(ts.ParquetFolder(folder, files_per_batch=files, schema=SCHEMA))
     position = head_of(root).spark
     assert position is not None
-    assert position.batch_id == (3 if files == 1 else 2)
-    assert position.read["0"].files == 4
-    feed(folder, 4, 8)
+    assert position.batch_id == (3 if files < 1 + more else 2)
+    assert position.read["0"].files == 3 + more
+    feed(folder, 3 + more, 8)
     last = run(spark, folder, root, drain=True)
     assert last.totals["events"] == sum(table.num_rows for table in TABLES)
     if files == 1:
         check_exact(root, tmp_path / "alone")
+    # A plan that is the same batch stays, so Spark's checkpoint was not written again.
+    assert (root / "spark-replaced").exists() == (more > 0)
     assert verify(Checkpoint.open(root), spark=True).worst is None
 
 
@@ -169,6 +174,51 @@ def test_a_running_query_is_taken_over_from(spark: SparkSession, tmp_path: Path)
         query.awaitTermination(60)
     assert run_standalone(folder, root).totals["events"] == 90
     feed(folder, 3, 8)
+    run(spark, folder, root, drain=True)
+    check_exact(root, tmp_path / "alone")
+
+
+def test_verbs_know_a_root_of_both(spark: SparkSession, tmp_path: Path) -> None:
+    folder, root = tmp_path / "input", tmp_path / "root"
+    feed(folder, 0, 1)
+    run(spark, folder, root, drain=False)
+    feed(folder, 1, 3)
+    newest = run_standalone(folder, root).id
+    assert "spark batch" in tidestate_here("show", root).stdout
+    history = tidestate_here("history", root, "--window", "2024-01-01T00:00:05", "--key", "k=a")
+    assert (history.returncode, history.stderr) == (0, "")
+    assert verify(Checkpoint.open(root)).worst is None
+    stops = ts.Policy(spark="stop")
+    with pytest.raises(ts.IncompatibleError, match="spark-log-differs"):
+        run(spark, folder, root, drain=False, policy=stops)
+    ts.Root(root).repair(resync_spark=True).execute()
+    feed(folder, 3, 4)
+    assert run(spark, folder, root, drain=False, policy=stops).totals["events"] == 120
+    feed(folder, 4, 5)
+    run_standalone(folder, root)
+    # Back to the first batch of the standalone run; what followed is read again, by both.
+    ts.Root(root).rewind(newest - 1).execute()
+    (folder / "0002.parquet").rename(tmp_path / "later")
+    run(spark, folder, root, drain=False)
+    (tmp_path / "later").rename(folder / "0002.parquet")
+    assert run_standalone(folder, root).totals["events"] == 150
+    assert verify(Checkpoint.open(root)).worst is None
+
+
+def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    folder, root = tmp_path / "input", tmp_path / "root"
+    feed(folder, 0, 2)
+    run(spark, folder, root, drain=False)
+    feed(folder, 2, 5)
+    running = job().standalone(checkpoint=root).stream(ts.ParquetFolder(folder, files_per_batch=1, schema=SCHEMA))
+    next(running)
+    with ThreadPoolExecutor(1) as elsewhere:
+        stopped = elsewhere.submit(ts.Root(root).stop().execute)
+        until(lambda: any("taken" in name for name in control_files(root)))
+        assert list(running) == []
+        stopped.result()
+    assert head_of(root).totals["events"] == 90
+    feed(folder, 5, 8)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
 

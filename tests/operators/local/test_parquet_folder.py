@@ -16,8 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.children.runs_again import GIVEN
 from tests.helpers.forked import Forked
+from tests.helpers.lost_messages import lose
 from tests.helpers.process import LONG
+from tests.helpers.runs_again import REPLAYING, state_of
 from tests.helpers.spark_inputs import SCHEMA, at, job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import output
 from tidestate.operators.local.history_files import schema_of
@@ -25,6 +28,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
@@ -232,9 +236,6 @@ def test_other_input_on_a_root_with_the_offsets_of_spark_is_refused(tmp_path: Pa
     job().standalone(checkpoint=tmp_path / "counted").run(TABLES)
     with pytest.raises(IncompatibleError, match="over the input that it had"):
         take(tmp_path / "in", tmp_path / "counted")
-    replay = ts.Policy(messages="replay")
-    with pytest.raises(UsageError, match="replay-source"):
-        job().standalone(checkpoint=tmp_path / "root", policy=replay).run(ts.ParquetFolder(tmp_path / "in"))
 
 
 def test_a_run_that_began_with_nothing_takes_any_input(tmp_path: Path) -> None:
@@ -384,3 +385,47 @@ def test_a_fork_goes_on(tmp_path: Path) -> None:
     take(tmp_path / "in", tmp_path / "fork")
     assert position_of(tmp_path / "fork").read["0"] == position_of(tmp_path / "root").read["0"]
     assert head_of(tmp_path / "fork").totals["events"] == 40
+
+
+def test_what_was_read_is_known_after_old_checkpoints_are_gone(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for number, table in enumerate(TABLES):
+        write(tmp_path / "in", number, table)
+        take(tmp_path / "in", root, drain=number == len(TABLES) - 1)
+        collect(Checkpoint.open(root), ts.CheckpointRetention(newest=1, grace="0 seconds"))
+    assert Checkpoint.open(root).present_ids() == [head_of(root).id]
+    check_exact(root, tmp_path / "alone")
+    assert compare(position_of(root), spark_log(root)).differs == ()
+
+
+def lost_after(root: Path, folder: Path, batches: int) -> None:
+    """A job with messages has taken so many files, and has lost all that it had stored of them."""
+    for number, batch in enumerate(GIVEN.batches):
+        write(folder, number, batch)
+        if number == batches - 1:
+            GIVEN.job.standalone(checkpoint=root, partitions=2).run(ts.ParquetFolder(folder, files_per_batch=1))
+    assert lose(root)
+
+
+def test_lost_messages_come_back_from_the_files(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "in"
+    lost_after(root, folder, 3)
+    again = GIVEN.job.standalone(checkpoint=root, policy=REPLAYING)
+    again.run(ts.ParquetFolder(folder, files_per_batch=1))
+    GIVEN.job.standalone(checkpoint=tmp_path / "whole", partitions=2).run(GIVEN.batches)
+    assert state_of(root) == state_of(tmp_path / "whole")
+    assert head_of(root).operators["windows"].rebuilding is None
+    assert position_of(root).read["0"].files == len(GIVEN.batches)
+
+
+def test_files_that_are_gone_put_nothing_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, folder = tmp_path / "root", tmp_path / "in"
+    lost_after(root, folder, 3)
+    (folder / "0001.parquet").unlink()
+    again = GIVEN.job.standalone(checkpoint=root, policy=REPLAYING)
+    again.run(ts.ParquetFolder(folder, files_per_batch=1))
+    assert "the source could not be read again from batch 1" in caplog.text
+    assert head_of(root).operators["windows"].rebuilding is not None
+    assert position_of(root).read["0"].files == len(GIVEN.batches)
+    with pytest.raises(UsageError, match="replay-source"):
+        GIVEN.job.standalone(checkpoint=tmp_path / "counted", policy=REPLAYING).run(Counted(1))
