@@ -189,8 +189,9 @@ def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
         # A batch may begin so long after Spark has planned it that ticks have passed the window of its rows: then it
         # shows them itself. So more rows come, until a window waits for a tick.
         while name in ("processing time", "ingestion") and shown[-1][0] == "batch":
-            write(tmp_path / "in" / name, len(shown), pair)
-            shown += until(lambda name=name, so_far=len(shown): panes(tmp_path / name)[so_far:])
+            so_far = len(shown)
+            write(tmp_path / "in" / name, so_far, pair)
+            shown += until(lambda name=name, so_far=so_far: panes(tmp_path / name)[so_far:])
         query.stop()
         assert {n for _, _, n in shown} == {2}
         # The clock is far beyond the events of the fixed watermark.
