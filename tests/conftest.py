@@ -113,6 +113,8 @@ SPARK_OF_ITS_OWN = (
     ),
 )
 """Files of ``tests/spark`` whose tests start the Spark that they need."""
+BRINGS_CONNECT = ("tests/spark/test_kafka.py", "tests/spark/test_s3.py")
+"""Files of them whose Spark is a server of Spark Connect with ``TIDESTATE_REMOTE``."""
 SHARES_SPARK = (
     "tests/connect/",
     "tests/examples/",
@@ -208,7 +210,8 @@ def _not_on_connect(item: pytest.Item) -> str | None:
     """Why a test is skipped where the shared session is of Spark Connect; None if it is not."""
     if (classic := item.get_closest_marker("classic")) is not None:
         return f"classic Spark alone: {CLASSIC[classic.args[0]]}"
-    asks = "spark" in getattr(item, "fixturenames", ()) or item.nodeid.startswith("tests/connect/")
+    own = item.nodeid.startswith(("tests/connect/", *BRINGS_CONNECT))
+    asks = own or "spark" in getattr(item, "fixturenames", ())
     return None if asks else OF_ITS_OWN
 
 

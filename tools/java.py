@@ -81,6 +81,8 @@ def local_session(name: str, *, sustained: bool = False, **settings: Any) -> Spa
     Java compiles for a process that lives for seconds or minutes; ``sustained`` leaves it as Spark starts it, for
     measurements.
     """
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # of the process that has started this one
+        os.environ.pop(name, None)
     os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable

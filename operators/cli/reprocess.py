@@ -36,6 +36,10 @@ def reprocess(
         str | None,
         typer.Option("--operator", help="The operator. By default all of them.", autocompletion=operator_names),
     ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", help="Their reason in the ledger. By default each that can be put back."),
+    ] = None,
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +55,7 @@ def reprocess(
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     described = None if job is None else load_job(job).graph.description
-    with in_options(operator="--operator"), bar() as progress:
-        plan = ReprocessPlan.of(Checkpoint.open(root, progress), described, operator)
+    with in_options(operator="--operator", reason="--reason"), bar() as progress:
+        plan = ReprocessPlan.of(Checkpoint.open(root, progress), described, operator, reason)
         plan = plan.execute() if confirm else plan
     print_plan(plan, as_json)

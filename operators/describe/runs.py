@@ -199,9 +199,14 @@ class Standalone(Measured):
         """
 
     @abstractmethod
-    def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(
+        self, rows: ArrowRows | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> pa.Table:
         """Reprocess the late ledgers of all operators, or of ``operator``, each event once; or ``rows``, each time
         they are given, for ``operator`` where there are several. Returns the panes. The rows stay in the ledger.
+
+        ``reason``: that of the rows in the ledger, by default each that can be put back, which is ``very_late``
+        alone. Any other raises `UsageError` (``feed-reason``), with why.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.
@@ -393,9 +398,12 @@ class DurableQuery(Measured):
         """
 
     @abstractmethod
-    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
+    def reprocess_late(
+        self, rows: pa.Table | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> int:
         """Reprocess the late ledgers of all operators, or of ``operator``, between two batches, each event once; or
-        ``rows``, each time they are given, for ``operator`` where there are several.
+        ``rows``, each time they are given, for ``operator`` where there are several. ``reason`` as in
+        `Standalone.reprocess_late`.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. Panes are delivered as always. Returns the number of events; it is

@@ -110,9 +110,9 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """
         return self._take(self._rows(batch, sides))
 
-    def reprocess_late(self, rows: ArrowRows | None = None) -> dict[str, int]:
-        """Reprocess the late ledger, or ``rows``: each message takes part in a window once. Returns
-        the number of messages.
+    def reprocess_late(self, rows: ArrowRows | None = None, *, reason: str | None = None) -> dict[str, int]:
+        """Reprocess the late ledger, of a ``reason`` as in `Standalone.reprocess_late`, or ``rows``: each message
+        takes part in a window once. Returns the number of messages.
 
         Windows that are still retained take them, whatever the watermark; for windows that are gone a ledger row with
         the reason ``purged`` is added. It is durable at once.
@@ -120,7 +120,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         self._check_taking()
         self.flush()
         given = None if rows is None else as_table(rows, self._time_zone)
-        back = late_rows(self._job, given).tables.get(self._plan.name)
+        back = late_rows(self._job, given, reason=reason).tables.get(self._plan.name)
         if back is None:
             return {}
         return self._reprocess(back, "ledger", whole=rows is None)

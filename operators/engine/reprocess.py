@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.reasons import PURGED, VERY_LATE
+from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, WHY_NEVER
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -40,21 +40,48 @@ class LateRows:
         return sum(table.num_rows for table in self.tables.values())
 
 
-def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> LateRows:
-    """Events to reprocess: ``rows``, or all late events of the ledgers that were not reprocessed before.
-
-    Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``.
+def check_reason(reason: str | None, *, is_given: bool = False) -> None:
+    """Raise `UsageError` (``feed-reason``) for a reason of which no row can be put back, and for any next to rows
+    that are given, which have none.
     """
+    if reason is None:
+        return
+    if is_given:
+        raise UsageError(
+            "a reason chooses rows of the late ledger: leave it out for rows that are given",
+            code="feed-reason",
+            reason=reason,
+        )
+    if reason not in PUT_BACK_REASONS:
+        why = WHY_NEVER.get(reason, "what the row holds is refused each time")
+        raise UsageError(
+            f"rows of the late ledger with this reason are never put back ({why}): give mended rows, or name one of "
+            "the reasons listed: reason=",
+            code="feed-reason",
+            reason=reason,
+            there=list(PUT_BACK_REASONS),
+        )
+
+
+def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reason: str | None = None) -> LateRows:
+    """Events to reprocess: ``rows``, or all late events of the ledgers that were not reprocessed before, by default
+    of every reason that can be put back.
+
+    Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``, or for a
+    ``reason`` as `check_reason`.
+    """
+    check_reason(reason, is_given=rows is not None)
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
     chosen = check_operator(list(taking), operator, is_one=rows is not None)
     if rows is not None:
         return LateRows({chosen[0]: rows} if rows.num_rows else {})
+    reasons = pa.array(PUT_BACK_REASONS if reason is None else [reason])
     ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
     for name, output in waiting_outputs(job.checkpoint, job.head, chosen):
         for rows_then in as_written(job.checkpoint, output.late_of(name)):
             names = names_now(job.head.operators[name].renamed, output.id)
             ledger = in_columns(rows_then, taking[name].late_schema, names)
-            ledgers[name].append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
+            ledgers[name].append(ledger.filter(pc.is_in(ledger["reason"], reasons)))
     waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
 

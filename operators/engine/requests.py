@@ -21,7 +21,6 @@ from tidestate.recovery.log.requests import (
     EndReason,
     ErrorRecord,
     RebuildRequest,
-    ReplayReading,
     ReprocessRequest,
     RequestAction,
     RunBegun,
@@ -62,12 +61,12 @@ class RequestedRun(AskedRun):
         """End the run between two batches, drained or not."""
 
     @abstractmethod
-    def reprocess(self, rows: pa.Table | None, operator: str | None) -> int:
+    def reprocess(self, rows: pa.Table | None, operator: str | None, reason: str | None) -> int:
         """Reprocess late events, and return how many."""
 
     @abstractmethod
-    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
-        """Put back lost messages, and return how many rows."""
+    def rebuild(self, plans: Mapping[str, bytes]) -> int:
+        """Put back lost messages, and return how many rows; ``plans`` as in `RebuildRequest`."""
 
     @abstractmethod
     def query_facts(self) -> dict[str, str]:
@@ -105,10 +104,14 @@ class RequestedRun(AskedRun):
                 self.stop(drain=action.drain, timeout_s=action.timeout_s)
                 return RequestOutcome()
             if isinstance(action, ReprocessRequest):
-                return RequestOutcome(self.reprocess(rows, action.operator))
+                return RequestOutcome(self.reprocess(rows, action.operator, action.reason))
             if isinstance(action, RebuildRequest):
                 return RequestOutcome(self.rebuild(action.replay))
         return RequestOutcome(text=exposition_text(self._driver.families()))
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """End a run that a newer one has overtaken."""
 
     def answered(self) -> AnsweredRequest | None:
         """The newest request that has made a checkpoint."""

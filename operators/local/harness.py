@@ -123,10 +123,12 @@ class Harness:
         return self._driver.rows(manifest)
 
     @checked
-    def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(
+        self, rows: EventRows | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
         driver, given = self._open, None if rows is None else self._table(rows)
-        back = late_rows(self._job, given, operator)
+        back = late_rows(self._job, given, operator, reason)
         fed = driver.reprocess_late(back, self._now) if back.tables else None
         return driver.rows(fed)
 

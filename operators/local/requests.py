@@ -11,7 +11,6 @@ import pyarrow as pa
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.requests import RequestedRun
-from tidestate.recovery.log.requests import ReplayReading
 from tidestate.statestore.errors import UnavailableError, UsageError
 
 
@@ -44,6 +43,9 @@ class RequestedLoop(RequestedRun):
     def query_facts(self) -> dict[str, str]:
         return {}
 
+    def give_way(self) -> None:
+        """Nothing: its input cannot be interrupted, and the next batch is refused as it is published."""
+
     def stop(self, *, drain: bool, timeout_s: float | None) -> None:
         self.is_stopped = True
         if drain:
@@ -57,14 +59,14 @@ class RequestedLoop(RequestedRun):
                 seconds=timeout_s,
             )
 
-    def reprocess(self, rows: pa.Table | None, operator: str | None) -> int:
+    def reprocess(self, rows: pa.Table | None, operator: str | None, reason: str | None) -> int:
         with self._lock:
-            events = late_rows(self._driver.job, rows, operator)
+            events = late_rows(self._driver.job, rows, operator, reason)
             if events.tables:
                 self._reprocess(events)
         return events.count
 
-    def rebuild(self, replay: Mapping[str, ReplayReading]) -> int:
+    def rebuild(self, plans: Mapping[str, bytes]) -> int:
         raise UsageError(
             "a standalone run puts back lost messages from tables of its own program: call rebuild(…) there",
             code="request-refused",

@@ -356,12 +356,14 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return self._driver.metrics_url if self._driver is not None else None
 
     @checked
-    def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(
+        self, rows: ArrowRows | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
         given = None if rows is None else as_table(rows, self._time_zone)
         with driver.running(), driver.lock:
             driver.deliver()
-            back = late_rows(driver.job, given, operator)
+            back = late_rows(driver.job, given, operator, reason)
             return driver.rows(driver.reprocess_late(back) if back.tables else None)
 
     def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:

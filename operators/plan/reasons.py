@@ -9,6 +9,17 @@ NO_WINDOW = "no_window"
 """The reason of a row that is late and was never in a window."""
 BEYOND_RETENTION = "out_of_retention"
 """The reason of a row that is older than the retention."""
+PUT_BACK_REASONS = (VERY_LATE,)
+"""The reasons of rows that the job can take in again: their windows may be there still."""
+WHY_NEVER = {
+    NULL_KEY: "a null key has no group",
+    NULL_TIME: "without an event time it is in no window",
+    NO_WINDOW: "no window takes it, late or not",
+    PURGED: "its windows have expired; a fork of a checkpoint that has them takes it",
+    WINDOW_CLOSED: "its window is closed by its trigger",
+    BEYOND_RETENTION: "nobody knows any more whether it was taken in before",
+}
+"""Why a row with such a reason is never put back. All others were refused for what they hold."""
 DUPLICATES = "duplicates"
 """Counts rows that are known already; they are in no ledger."""
 EDGE_ENDS = "edge_ends"

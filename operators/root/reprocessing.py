@@ -13,10 +13,10 @@ from tidestate.operators.bind.stored_streams import schemas_of_streams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, drained_error
-from tidestate.operators.engine.reprocess import check_operator, late_rows, waiting_rows
+from tidestate.operators.engine.reprocess import check_operator, check_reason, late_rows, waiting_rows
 from tidestate.operators.engine.transport import InProcess
 from tidestate.operators.inspect.plan_from_manifest import plan_of
-from tidestate.operators.plan.reasons import VERY_LATE
+from tidestate.operators.plan.reasons import PUT_BACK_REASONS
 from tidestate.recovery.control.asker import Asker
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -40,6 +40,7 @@ class ReprocessPlan(RootPlan):
     run: RunBegun | None
     job: Runnable | None
     operator: str | None
+    reason: str | None
     rows: pa.Table | None
     waiting: dict[tuple[str, str], int]
     reprocessing: frozenset[str]
@@ -52,11 +53,14 @@ class ReprocessPlan(RootPlan):
         checkpoint: Checkpoint,
         job: Runnable | None = None,
         operator: str | None = None,
+        reason: str | None = None,
         rows: pa.Table | None = None,
     ) -> Self:
         """Nothing is changed. Raises `UsageError`: ``not-running`` where no run can be asked and there is no ``job``,
-        ``not-asked`` for a run that takes no requests, ``feed`` or ``feed-operator`` as `late_rows`, ``drained``.
+        ``not-asked`` for a run that takes no requests, ``feed``, ``feed-operator`` or ``feed-reason`` as `late_rows`,
+        ``drained``.
         """
+        check_reason(reason, is_given=rows is not None)
         head, run = checkpoint.chosen(None).manifest, None
         if head.drained:
             raise drained_error(head.id)
@@ -76,7 +80,7 @@ class ReprocessPlan(RootPlan):
         waiting = (
             {} if rows is not None else waiting_rows(checkpoint, head, head.operators if operator is None else chosen)
         )
-        return cls(checkpoint, head, run, job, operator, rows, waiting, frozenset(reprocessing))
+        return cls(checkpoint, head, run, job, operator, reason, rows, waiting, frozenset(reprocessing))
 
     @property
     def done(self) -> bool:
@@ -89,7 +93,7 @@ class ReprocessPlan(RootPlan):
         if self.run is not None:
             asker = Asker(self.checkpoint.objects)
             asker.check_same(self.run)
-            answer = asker.ask(ReprocessRequest(self.operator), self.rows)
+            answer = asker.ask(ReprocessRequest(self.operator, reason=self.reason), self.rows)
             return replace(self, put_back=answer.rows or 0, new_checkpoint=answer.checkpoint)
         return self._execute_here()
 
@@ -106,7 +110,7 @@ class ReprocessPlan(RootPlan):
         driver = Driver(job, InProcess())
         with driver.running():
             job.check_open()
-            events = late_rows(job, self.rows, self.operator)
+            events = late_rows(job, self.rows, self.operator, self.reason)
             checkpoint_id = driver.reprocess_late(events).id if events.tables else 0
         return replace(self, put_back=events.count, new_checkpoint=checkpoint_id)
 
@@ -138,7 +142,7 @@ class ReprocessPlan(RootPlan):
         yield "to put back", self._to_put_back()
         for (name, reason), count in self.waiting.items():
             if not self._is_put_back(name, reason):
-                why = "never put back" if reason != VERY_LATE else "this operator takes none back"
+                why = "never put back" if reason not in PUT_BACK_REASONS else "this operator takes none back"
                 yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {why}"
         yield "by", by
         yield "root", public_url(self.checkpoint.objects.root)
@@ -154,4 +158,4 @@ class ReprocessPlan(RootPlan):
         return ", ".join(parts) or "nothing: the ledger has no late event that was not put back before"
 
     def _is_put_back(self, operator: str, reason: str) -> bool:
-        return reason == VERY_LATE and operator in self.reprocessing
+        return reason in PUT_BACK_REASONS and operator in self.reprocessing

@@ -191,15 +191,21 @@ class RootVerbs(Rooted):
 
     @checked
     def reprocess(
-        self, job: object | None = None, *, operator: str | None = None, rows: ArrowRows | None = None
+        self,
+        job: object | None = None,
+        *,
+        operator: str | None = None,
+        reason: str | None = None,
+        rows: ArrowRows | None = None,
     ) -> ReprocessPlan:
         """Put back the late events of the ledgers of all operators, or of ``operator``, each once; or ``rows``, each
-        time they are given. A run that is there is asked, in whatever process; where none is, this one does it, for
-        which it needs the ``job``. Raises as `stop`, and as ``reprocess_late`` of a job.
+        time they are given; ``reason`` as in `Standalone.reprocess_late`. A run that is there is asked, in whatever
+        process; where none is, this one does it, for which it needs the ``job``. Raises as `stop`, and as
+        ``reprocess_late`` of a job.
         """
         described = None if job is None else described_job(job)
         given = None if rows is None else as_table(rows, None)
-        return ReprocessPlan.of(self._whole("reprocess(…)"), described, operator, given)
+        return ReprocessPlan.of(self._whole("reprocess(…)"), described, operator, reason, given)
 
     def withdraw(self, sink: object) -> WithdrawalPlan:
         """Remove what the target of a sink, given as the job has it, has of checkpoints that a rewind or a repair has

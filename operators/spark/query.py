@@ -56,7 +56,7 @@ from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
-from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.errors import FencedError, TidestateError, UsageError
 from tidestate.statestore.secrets import public_url
 
 log = logging.getLogger("tidestate")
@@ -188,6 +188,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
             self._platform.session,
             is_over=lambda: self._over,
             is_stopping=lambda: self._stopping,
+            give_way=self._give_way,
         )
         self._driver.serve_requests(run)
 
@@ -315,9 +316,11 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         if (failure := self.exception()) is not None:
             raise failure
 
-    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
+    def reprocess_late(
+        self, rows: pa.Table | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> int:
         with self._driver.lock:
-            back, before = late_rows(self._job, rows, operator), self._job.head.id
+            back, before = late_rows(self._job, rows, operator, reason), self._job.head.id
             if back.tables:
                 with contextlib.suppress(StoppingError), self._described():
                     self._driver.reprocess_late(back)
@@ -394,6 +397,18 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         if self._failure is not None:
             self._spark_query.stop()  # without the lock, for a batch may be waiting for it
         return self._failure is None
+
+    def _give_way(self) -> None:
+        """End the query if a newer run has taken over."""
+        with self._driver.lock:
+            if self._stopping or self._failure is not None:
+                return
+            try:
+                self._job.check_newest()
+                return
+            except FencedError as error:
+                self._failure = error
+        self._spark_query.stop()  # without the lock, as in `_tick`
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""

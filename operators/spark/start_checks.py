@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame
 
+from tidestate.operators.spark.failures import CarriedError, carried_in
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.worker_facts import worker_facts
@@ -129,7 +130,8 @@ _SCHEMA = pa.schema([(name, pa.string()) for name in ("host", "path", "content",
 
 
 def check_shared(platform: Platform, checkpoint: Checkpoint) -> None:
-    """Raise `UsageError` (``root-not-shared``) if an executor has another folder at the root than the driver.
+    """Raise `UsageError` (``root-not-shared``) if an executor has another folder at the root than the driver, and
+    `UnavailableError` if it has the same and cannot write there.
 
     In local mode there are no executors. Costs one small Spark job, which also starts the workers.
     """
@@ -151,15 +153,17 @@ def check_shared(platform: Platform, checkpoint: Checkpoint) -> None:
 def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: look for the driver's file; if it is there, leave a file for the driver."""
     for _ in batches:
-        answer, failure = None, None
+        answer, failure, is_seen = None, None, False
         try:
             objects = Objects(root)
-            if probe.seen(objects):
+            is_seen = probe.seen(objects)
+            if is_seen:
                 answer = Probe.leave(objects, checkpoint_id)
             else:
                 failure = "the driver's file is not there"
         except TidestateError as error:
-            failure = str(error)
+            # It is the same folder, whose storage takes no file: that error is the driver's too.
+            failure = str(CarriedError(error)) if is_seen else str(error)
         row = (socket.gethostname(), answer and answer.path, answer and answer.content, failure)
         yield pa.record_batch([pa.array([value], pa.string()) for value in row], schema=_SCHEMA)
 
@@ -168,6 +172,8 @@ def _check(objects: Objects, answers: Sequence[tuple[str, str | None, str | None
     for host, path, content, failure in answers:
         if path is not None and content is not None and Probe(path, content).seen(objects):
             continue
+        if failure is not None and (refusal := carried_in(failure)) is not None:
+            raise refusal from refusal.__cause__
         raise UsageError(
             f"an executor and the driver see different folders at the root, so the job did not start: {ADVICE}",
             code="root-not-shared",

@@ -77,6 +77,11 @@ class AskedRun(Protocol):
     def execute(self, number: int, action: RequestAction, rows: pa.Table | None) -> RequestOutcome:
         """Do a request, between two batches. What it raises is the answer."""
 
+    def give_way(self) -> None:
+        """End the run if a newer one has taken over, which says that this one has ended: a run that waits for input
+        would find out with its next batch only.
+        """
+
     def answered(self) -> AnsweredRequest | None:
         """The newest request that has made a checkpoint."""
 
@@ -146,15 +151,22 @@ class RequestWatch:
             self._settle()
             self._create(f"{self._folder}/{BEGUN}", self._run.begun())
             self._has_begun = True
-        for number in self._waiting():
+        listing = self._listing()
+        if listing.has_ended:
+            self._run.give_way()
+            return
+        for number in self._waiting(listing):
             if self._is_over():
                 return
             self._serve(number)
 
-    def _waiting(self) -> list[int]:
-        """The requests that have no answer, in order, after what is owed was written."""
+    def _listing(self) -> ControlListing:
+        """What the folder has, after what is owed was written."""
         self._pay()
-        listing = ControlListing.of(self._objects.names(self._folder))
+        return ControlListing.of(self._objects.names(self._folder))
+
+    def _waiting(self, listing: ControlListing) -> list[int]:
+        """The requests that have no answer, in order."""
         return sorted(listing.requests - listing.answered - self._done)
 
     def _serve(self, number: int) -> None:
@@ -222,7 +234,7 @@ class RequestWatch:
         if not self._has_begun:
             return
         end = self._run.ended()
-        for number in self._waiting():
+        for number in self._waiting(self._listing()):
             self._take(number)
             self._answer(number, error=run_ended(self._epoch, end))
         self._create(f"{self._folder}/{ENDED}", end)

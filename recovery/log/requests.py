@@ -55,28 +55,21 @@ class StopRequest(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class ReprocessRequest(msgspec.Struct, frozen=True, tag="reprocess"):
-    """Put back late events of the ledger, or the ``rows`` that come along, of one operator or of all."""
+    """Put back late events of the ledger, or the ``rows`` that come along, of one operator or of all; of the ledger
+    those with this ``reason``, or all that can be put back.
+    """
 
     operator: str | None = None
     rows: GivenRows | None = None
-
-
-class ReplayReading(msgspec.Struct, frozen=True):
-    """What to read, as a description: the format and options of a reader, paths, and columns as text (empty: those
-    of the files); or, from a client of Spark Connect, as a ``plan`` of its protocol.
-    """
-
-    format: str = ""
-    paths: tuple[str, ...] = ()
-    options: dict[str, str] = {}
-    columns: str = ""
-    plan: bytes = b""
+    reason: str | None = None
 
 
 class RebuildRequest(msgspec.Struct, frozen=True, tag="rebuild"):
-    """Put back messages that were lost, from a replay of the input, by stream; of the one stream under ``""``."""
+    """Put back messages that were lost, from a replay of the input: by stream, of the one stream under ``""``, what
+    to read, as a plan of the protocol of Spark Connect.
+    """
 
-    replay: dict[str, ReplayReading]
+    replay: dict[str, bytes]
 
 
 class MetricsRequest(msgspec.Struct, frozen=True, tag="metrics"):

@@ -46,7 +46,8 @@ class ClusterCommands(Commands):
         )
         return made
 
-    def paused(self) -> None:
+    @staticmethod
+    def paused() -> None:
         while not (Path(os.environ["TIDESTATE_CONTROL"]) / "go").exists():
             time.sleep(0.02)
 

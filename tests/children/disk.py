@@ -5,14 +5,18 @@ It mounts: run it with ``unshare -m``. Reports the code of each error as a JSON 
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from tests.children.commanded_job import say
 from tests.helpers.spark_inputs import SCHEMA, job, sample, write
+from tests.servers.connect import connect_server
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.spec.store import Parquet
 from tools.java import local_session
@@ -35,7 +39,17 @@ def standalone(root: Path) -> Callable[[int], None]:
 
 
 def on_spark(root: Path) -> Callable[[int], None]:
-    spark, source = local_session("disk"), root.parent.parent / "input"
+    return _on_spark(root, local_session("disk"))
+
+
+def on_connect(root: Path) -> Callable[[int], None]:
+    server = connect_server(root.parent.parent)
+    atexit.register(server.kill)
+    return _on_spark(root, SparkSession.builder.remote(server.url).getOrCreate())
+
+
+def _on_spark(root: Path, spark: SparkSession) -> Callable[[int], None]:
+    source = root.parent.parent / "input"
 
     def run(batches: int) -> None:
         for number in range(len(list(source.glob("*.parquet"))), batches):
@@ -67,7 +81,7 @@ def main(folder: Path, runner: str) -> None:
     place = folder / "disk"
     place.mkdir()
     mount(place)
-    run = {"standalone": standalone, "spark": on_spark}[runner](place / "root")
+    run = {"standalone": standalone, "spark": on_spark, "connect": on_connect}[runner](place / "root")
     tried(run, FIRST)
     mount(place, "remount", "ro")
     tried(run, SECOND)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -51,17 +52,12 @@ class KafkaCommands(Commands):
 
     def read(self, starting: str) -> None:
         """Each message as its partition, its offset and the id of its event."""
-        seen: list[list[Any]] = []
         messages = self._at_topic(self.spark.readStream).option("startingOffsets", starting).load()
         ids = sf.get_json_object(sf.col("value").cast("string"), "$.id").cast("long")
-        query = (
-            messages.select("partition", "offset", ids)
-            .writeStream.trigger(availableNow=True)
-            .foreachBatch(lambda batch, _id: seen.extend(map(list, batch.collect())))
-            .start()
-        )
-        query.awaitTermination()
-        say("read", messages=seen)
+        writer = messages.select("partition", "offset", ids).writeStream.trigger(availableNow=True)
+        name = f"read_{uuid.uuid4().hex}"
+        writer.format("memory").queryName(name).start().awaitTermination()
+        say("read", messages=[list(row) for row in self.spark.table(name).collect()])
 
     def bootstrap(self, root: str, ending: dict[str, dict[str, int]]) -> None:
         history = self._at_topic(self.spark.read).option("endingOffsets", json.dumps(ending)).load()

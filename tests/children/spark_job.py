@@ -171,8 +171,6 @@ def main(words: list[str]) -> None:
     jobs = [parsed(list(part)) for plus, part in groupby(words, "+".__eq__) if not plus]
     for one in jobs:
         Checkpoint.open_or_create(one.folder / "checkpoint")
-    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # of the process that has started this one
-        os.environ.pop(name, None)
     own = for_seconds() if jobs[0].for_seconds else {}
     spark = local_session(jobs[0].job, **(CLUSTER if jobs[0].executors else LOCAL), **own)
     at_once(partial(_run_or_end, spark), jobs)

@@ -45,3 +45,12 @@ def test_on_spark(tmp_path: Path) -> None:
     `tests.spark.test_mended`.
     """
     assert [event[0] for event in ended("spark", tmp_path)] == ["ran", "failed", "ran", "failed", "failed", "ran"]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_on_spark_connect(tmp_path: Path) -> None:
+    """Each worker has another look at the root: the same disk that takes no file is no other folder."""
+    events = ended("connect", tmp_path)
+    assert [event[0] for event in events] == ["ran", "failed", "ran", "failed", "failed", "ran"]
+    assert {event[1] for event in events if event[0] == "failed"} == {"storage"}

@@ -19,7 +19,7 @@ from tests.helpers.killed import killed
 from tests.helpers.lost_joins import net
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.orders_and_shipments import EXPECTED, at
-from tests.helpers.process import some
+from tests.helpers.process import REMOTE, some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
@@ -143,7 +143,7 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
         query = description.on_spark(sides, checkpoint=tmp_path / "spark", partitions=2).start()
         query.processAllAvailable()
         assert query.scan is not None
-        assert query.scan.direct
+        assert query.scan.direct is not REMOTE
         query.stop(drain=last)
 
     run(False)

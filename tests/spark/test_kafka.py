@@ -290,6 +290,7 @@ def test_the_documents_name_what_was_tested() -> None:
 
 # In every run `tests.spark.test_adopt` has a source of any other kind that goes on at its offset.
 @pytest.mark.long
+@pytest.mark.classic("adoption")
 @pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")
 @pytest.mark.usefixtures("before")
 def test_query_of_sparks_own_is_adopted_at_its_offsets(driver: Driver, topic: Topic, tmp_path: Path) -> None:

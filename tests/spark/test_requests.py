@@ -8,19 +8,27 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidestate as ts
+from tests.helpers.process import REMOTE
 from tests.helpers.requests import asker, until
 from tests.helpers.spark_inputs import batch, job, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import DurableQuery, OperatorStream
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.stored_streams import schemas_of_streams
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.local.requests import RequestedLoop
+from tidestate.operators.spark.connect.relations import packed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.requests import (
     MetricsRequest,
     RebuildRequest,
-    ReplayReading,
     ReprocessRequest,
     StopRequest,
 )
-from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.errors import FencedError, TidestateError, UsageError
+from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.spark
 
@@ -89,12 +97,16 @@ def test_errors_of_the_query_are_those_of_who_asks(spark: SparkSession, tmp_path
         query.reprocess_late(operator="other")
     assert (refused.value.code, refused.value.message) == (called.value.code, called.value.message)
     assert refused.value.context == {"operator": "other", "there": ["job"]}
-    with pytest.raises(UsageError, match="no-messages"):
-        asked.ask(RebuildRequest({"": ReplayReading("parquet", (str(tmp_path / "input"),))}))
-    with pytest.raises(TidestateError) as foreign:
-        asked.ask(RebuildRequest({"": ReplayReading("no-such-format")}))
-    assert foreign.value.code == "request-failed"
-    assert "no-such-format" in foreign.value.message
+    if REMOTE:
+        with pytest.raises(UsageError, match="no-messages"):
+            asked.ask(RebuildRequest({"": packed(spark.read.parquet(str(tmp_path / "input")))}))
+        with pytest.raises(TidestateError) as foreign:
+            asked.ask(RebuildRequest({"": packed(spark.read.format("no-such-format").load())}))
+        assert foreign.value.code == "request-failed"
+        assert "no-such-format" in foreign.value.message
+    else:
+        with pytest.raises(UsageError, match="request-refused"):
+            asked.ask(RebuildRequest({"": b""}))
     assert query.isActive
     assert asked.ask(StopRequest()).error is None
     assert query.awaitTermination(60)
@@ -115,6 +127,20 @@ def test_a_query_that_fails_says_why_it_has_ended(spark: SparkSession, tmp_path:
     assert end is not None
     assert end.why == "failed"
     assert end.error is not None
+
+
+def test_a_query_without_input_ends_once_another_run_has_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    """One that is not Spark's, which would stop the older query itself."""
+    query, checkpoint = started(spark, tmp_path), Checkpoint.open(tmp_path / "root")
+    description = retained().graph.description
+    graph = bind_graph(description, schemas_of_streams(description, checkpoint.chosen(None).manifest))
+    driver = Driver(Job.begin(graph, checkpoint, Parquet(), partitions=None), InProcess())
+    with driver.running():
+        driver.serve_requests(RequestedLoop(driver))
+        with pytest.raises(FencedError, match="fenced"):
+            query.awaitTermination(60)
+    assert not query.isActive
+    assert checkpoint.chosen(None).manifest.epoch == driver.head.epoch == 2
 
 
 def test_where_no_query_runs_this_process_puts_late_events_back_and_the_query_goes_on(

@@ -1,12 +1,19 @@
-"""Errors of the server's process, as the client sees them: those of ours as ours, what it lacks by name."""
+"""Errors of the server's process, as the client sees them: those of ours as ours, what it lacks by name.
+
+From Spark 4 on they are in the text of Spark's own error. Spark 3.5 passes on nothing: there the process leaves the
+refusal of a start in a setting of the session, which it shares with the client, and the error of a run in the root.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from tidestate.operators.spark.failures import carried_in
+from pyspark.sql import SparkSession
+
+from tidestate.operators.spark.compat import SPARK_4
+from tidestate.operators.spark.failures import CarriedError, carried_in
 from tidestate.operators.spark.platform import SPARK_ERRORS
 from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
 
@@ -15,6 +22,7 @@ _BROKEN = re.compile(r"STREAM_FAILED\S* (?:Broken pipe|Connection reset|java\.io
 _LOST = re.compile(
     r"INVALID_HANDLE\.SESSION_|NO_ACTIVE_SESSION|failed to connect to all addresses|StatusCode\.UNAVAILABLE|recvmsg:"
 )
+_REFUSAL = "tidestate.refusal."
 _LACKS = re.compile(r"ModuleNotFoundError: (No module named '([^']+)')")
 
 
@@ -50,9 +58,26 @@ def process_died() -> UnavailableError:
     """The error of a query without its process."""
     return UnavailableError(
         "the process of this query in the Spark Connect server has died: start the job again, nothing is lost; the "
-        "reason is in the log of the server (Spark 3.5 passes on no error of that process)",
+        "reason is in the log of the server",
         code="server-process",
     )
+
+
+def leave_refusal(start_id: str, refusal: CarriedError) -> None:
+    """In the server's process: leave why a start was refused, where Spark passes on no error."""
+    session = None if SPARK_4 else SparkSession.getActiveSession()
+    if session is not None:
+        with suppress(*SPARK_ERRORS):
+            session.conf.set(f"{_REFUSAL}{start_id}", str(refusal))
+
+
+def left_refusal(session: SparkSession, start_id: str) -> TidestateError | None:
+    """In the client: the refusal that the process has left."""
+    name, text = f"{_REFUSAL}{start_id}", ""
+    with suppress(*SPARK_ERRORS):  # the session has ended too
+        text = session.conf.get(name, "") or ""
+        session.conf.unset(name)
+    return carried_in(text)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidestate.operators.describe.runnable import imported
+from tidestate.operators.spark.connect.failed import leave_refusal
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.failures import CarriedError
 from tidestate.statestore.errors import TidestateError, UsageError
@@ -33,7 +34,9 @@ class JobOfQuery:
         try:
             self._query = imported("spark.job", "begin_in_server")(settings)
         except TidestateError as error:
-            raise CarriedError(error) from error.__cause__
+            carried = CarriedError(error)
+            leave_refusal(settings.start_id, carried)
+            raise carried from error.__cause__
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Process a batch, as Spark calls the function."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -73,7 +74,8 @@ class ConnectPlatform(Platform):
 
     def file_stamp(self, url: str) -> tuple[int, int]:
         """When a file was modified last, in milliseconds, and its size in bytes."""
-        (stamp,) = self._stamps(url)
+        # Spark's list of files has URLs that are escaped, and its readers take paths that are not.
+        (stamp,) = self._stamps(unquote(url))
         return stamp
 
     def separated(self, stream: DataFrame) -> DataFrame:

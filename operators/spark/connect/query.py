@@ -16,6 +16,7 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.exposition import exposition_text, instrument
 from tidestate.operators.engine.job import progress_of
 from tidestate.operators.engine.job_metrics import stored_families
+from tidestate.operators.engine.reprocess import check_reason
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
@@ -35,7 +36,6 @@ from tidestate.recovery.log.requests import (
     ControlAnswer,
     MetricsRequest,
     RebuildRequest,
-    ReplayReading,
     ReprocessRequest,
     RequestAction,
     StopRequest,
@@ -43,7 +43,7 @@ from tidestate.recovery.log.requests import (
 from tidestate.recovery.log.summary import brief
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
-from tidestate.statestore.errors import NotFoundError, TidestateError, UnavailableError, UsageError
+from tidestate.statestore.errors import FencedError, NotFoundError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.secrets import public_url
 
 BEGIN_PAUSE_S = 0.1
@@ -193,6 +193,12 @@ class QueryOnConnect(QueryHandle):
             end = end or self._asker.end(self.epoch)
         except TidestateError:  # the root cannot be read now
             return None
+        if end is not None and end.why == "lost":
+            return FencedError(
+                "a newer run of this job has taken over the checkpoint: this one has ended, and delivers nothing",
+                code="fenced",
+                epoch=self.epoch,
+            )
         return end.error.error() if end is not None and end.error is not None else None
 
     def processAllAvailable(self) -> None:  # noqa: N802
@@ -252,15 +258,17 @@ class QueryOnConnect(QueryHandle):
         except TidestateError:
             return False
 
-    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
-        return self._ask(ReprocessRequest(operator), rows).rows or 0
+    def reprocess_late(
+        self, rows: pa.Table | None = None, *, operator: str | None = None, reason: str | None = None
+    ) -> int:
+        check_reason(reason, is_given=rows is not None)
+        return self._ask(ReprocessRequest(operator, reason=reason), rows).rows or 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
         if not is_connect(self._session):
             raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
-        replays = {name: ReplayReading(plan=packed(frame)) for name, frame in frames.items()}
-        return self._ask(RebuildRequest(replays)).rows or 0
+        return self._ask(RebuildRequest({name: packed(frame) for name, frame in frames.items()})).rows or 0
 
     def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
         """Ask the run. Raises its error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,13 +26,14 @@ OF_THE_CLIENT = (*FRAMES, "listeners", "spark_trigger", "names")
 @dataclass(frozen=True)
 class JobSettings:
     """What the server's process needs of a job: the columns of its streams in place of the DataFrames, how many
-    ``sources`` they read, and the other settings, each pickled.
+    ``sources`` they read, and the other settings, each pickled. ``start_id`` is a random one of each start.
     """
 
     schemas: Mapping[str, StructType]
     sources: int
     pickled: Mapping[str, bytes]
     version: str
+    start_id: str
 
     @classmethod
     def of(cls, job: StreamJob, sources: int) -> JobSettings:
@@ -40,7 +42,7 @@ class JobSettings:
         schemas = {name: frame.schema for name, frame in frames.items()}
         settings = {field.name: getattr(job, field.name) for field in fields(job) if field.name not in OF_THE_CLIENT}
         pickled = {name: _pickled(name, value) for name, value in settings.items()}
-        return cls(schemas, sources, pickled, version())
+        return cls(schemas, sources, pickled, version(), uuid.uuid4().hex)
 
     def values(self) -> dict[str, Any]:
         """The settings by name, but for the frames. Raises `IncompatibleError` (``server-version``) where the client

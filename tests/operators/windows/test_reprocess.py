@@ -135,6 +135,29 @@ def test_only_what_was_too_late_is_fed() -> None:
     assert sorted(harness.ledger()["reason"].to_pylist()) == ["null_event_time", "null_key"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("null_key", "has no group"),
+        ("null_event_time", "without an event time"),
+        ("purged", "have expired"),
+        ("key_too_long", "refused each time"),
+        ("no_such_reason", "refused each time"),
+    ],
+)
+def test_a_reason_of_rows_that_are_never_put_back_is_refused(reason: str, why: str) -> None:
+    harness = per_ten().harness(SCHEMA)
+    feed(harness, (21, "a", 1))
+    feed(harness, (5, "a", 2))
+    with pytest.raises(UsageError, match=why) as caught:
+        harness.reprocess_late(reason=reason)
+    assert (caught.value.code, caught.value.context["there"]) == ("feed-reason", ["very_late"])
+    with pytest.raises(UsageError, match="leave it out"):
+        harness.reprocess_late(table((5, "a", 2)), reason="very_late")
+    assert plain(harness.reprocess_late(reason="very_late"))
+    assert plain(harness.reprocess_late()) == []
+
+
 def test_a_purged_row_is_in_the_ledger_next_to_the_first_one() -> None:
     harness = per_ten(None, ledger_columns=("v",)).harness(SCHEMA)
     feed(harness, (15, "a", 1))

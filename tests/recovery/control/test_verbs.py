@@ -19,6 +19,7 @@ from tests.helpers.forked import ForkedChild
 from tests.helpers.requests import asker, until
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.requests import ReprocessRequest
 from tidestate.statestore.errors import ConflictError, UsageError
 
 JOB = f"{ROOT}/tests/children/requested.py:described"
@@ -89,6 +90,14 @@ def test_a_run_elsewhere_puts_late_events_back(tmp_path: Path) -> None:
         plan = ts.Root(root).reprocess(rows=OFFERED, operator="counted")
         assert plan.as_dict()["given"] == 2
         assert plan.execute().put_back == 2
+        assert "0 events" in tidestate_here("reprocess", root, "--reason", "very_late", "--confirm").stdout
+        never = tidestate_here("reprocess", root, "--reason", "null_key")
+        assert never.returncode == 5
+        assert "--reason" in never.stderr
+        assert "a null key has no group" in " ".join(never.stderr.split())
+        asked = asker(root)
+        with pytest.raises(UsageError, match="feed-reason"):
+            asked.ask(ReprocessRequest(reason="purged"))
         wrong = tidestate_here("reprocess", root, "--operator", "other")
         assert wrong.returncode == 5
         assert "feed-operator" in wrong.stderr
