@@ -34,7 +34,6 @@ from tidestate.operators.engine.transport import InProcess
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import single_operator
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition
@@ -299,9 +298,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._check_open()
         self._job.check_newest()
         panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
-        return EmbeddedResult(
-            delivery_id, read_rows(self._job.checkpoint, tuple(panes), delivered_schema(self._plan))
-        )
+        return EmbeddedResult(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.delivered_schema))
 
     @property
     def _moved(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidestate.operators.engine.output_files import OutputFiles
-from tidestate.operators.plan.output_buffers import in_chunk, output_mark, output_origin
+from tidestate.operators.plan.output_buffers import in_chunk, output_mark
 from tidestate.operators.plan.plan import Plan
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
@@ -21,7 +21,7 @@ class PaneFiles:
 
     def __init__(self, objects: Objects, plan: Plan, checkpoint_id: int, watermark: int, emitted: int) -> None:
         self._files = OutputFiles(objects, pane_folder(plan), checkpoint_id)
-        self._origin, self._mark = output_origin(plan), None
+        self._origin, self._mark = plan.output_origin, None
         if self._origin is not None:
             self._mark = output_mark(plan, self._origin, watermark)
         self._sequence = emitted + 1

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.output_origin import ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
@@ -336,6 +337,18 @@ class Plan(ABC):
     def pane_schema(self) -> pa.Schema:
         """The columns of panes: the rows that the operator emits."""
 
+    @cached_property
+    def output_origin(self) -> OutputOrigin | None:
+        """As which origin the operator numbers its output; None: it does not."""
+        stored = self.configuration.get("output_origin")
+        return None if stored is None else msgspec.convert(stored, OutputOrigin)
+
+    @cached_property
+    def delivered_schema(self) -> pa.Schema:
+        """The columns of the rows that a job with this output operator delivers."""
+        schema = self.pane_schema
+        return schema if self.output_origin is None else pa.schema([*schema, *ORIGIN_FIELDS])
+
     @property
     def ledger_facts(self) -> list[pa.Field]:
         """The columns of the late ledger that say why a row was rejected."""
@@ -403,9 +416,14 @@ class WindowedPlan(Plan):
     ledger_timing: bool = False
     """Whether the late ledger says of each row if it was in time, past or future by the current window."""
 
-    @property
-    def by_offset(self) -> bool:
+    @cached_property
+    def by_offset(self) -> bool:  # type: ignore[override]
         return self.kind.by_offset
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether an event may be in no window: between two, or before the first."""
+        return isinstance(self.kind, Sliding) and self.kind.has_gaps
 
     @property
     def bound_type(self) -> pa.DataType:
@@ -416,7 +434,7 @@ class WindowedPlan(Plan):
     def own_checks(self) -> tuple[Check, ...]:
         return window_checks(self.kind, signed=self.input.signed)
 
-    @property
+    @cached_property
     def overlapping(self) -> bool:
         """Whether an event may be too late for only some of its windows."""
         return isinstance(self.kind, Sliding) and self.kind.shares_events

@@ -125,7 +125,7 @@ def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Cont
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The arrivals, and those that windows refuse because their composite trigger has finished."""
-    if not plan.triggers.finishes:
+    if not plan.finishes:
         return arriving, arriving.slice(0, 0)
     names = plan.group_keys if plan.sessions else plan.identity
     return without_closed(stored, arriving, names, sessions=plan.sessions)
@@ -137,7 +137,7 @@ def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
     timers = [plan.clock.schema.empty_table().select(names)]
     # A timer that ran out when the window's end was passed is due in the next step, even if the clock stands still.
     due = (
-        (CLOCK, context.now_us, plan.triggers.by_clock),
+        (CLOCK, context.now_us, plan.by_clock),
         (MARKS, context.watermark, context.watermark > context.watermark_before),
     )
     for name, bound, moved in due:
@@ -185,7 +185,7 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
         over = _over_by_settings(plan, stored, context)
         stored = open_to(plan, stored, context.watermark_before)
     arriving, refused = _without_closed(plan, stored, arriving)
-    if plan.triggers.finishes:
+    if plan.finishes:
         stored = stored.filter(pa.array(~trigger_finished(stored)))
     identity = [*names, START, END]
     both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
@@ -227,7 +227,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
-    if not (plan.triggers.per_element or plan.triggers.finishes):
+    if not (plan.triggers.per_element or plan.finishes):
         new = _combined(plan, new, key_of[rows], starts)
     if context.watermark == END_US:
         found = pa.concat_tables([plan.groups.schema.empty_table(), *view[GROUPS].scan()])

@@ -59,7 +59,7 @@ class RollingPlan(WindowPlan):
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         def step(view: StateView, arriving: pa.Table, _alone: Flags | None) -> Transition:
             ready = ready_rolling(self, view, arriving, context)
-            if context.only_arrivals and not ready.arriving.num_rows and not self.triggers.by_clock:
+            if context.only_arrivals and not ready.arriving.num_rows and not self.by_clock:
                 return Transition(ready.changes, self.pane_schema.empty_table())
             moved = step_windows(self, view, ready.arriving, context)
             return replace(moved, changes={**moved.changes, **ready.changes})

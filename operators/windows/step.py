@@ -383,7 +383,7 @@ def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
 
     When sessions in parts end is not among them: a step that reads their parts sees it, see `due_in_parts`.
     """
-    timers = [Timer(CLOCK, "due", clock=True)] if plan.triggers.by_clock else []
+    timers = [Timer(CLOCK, "due", clock=True)] if plan.by_clock else []
     if plan.by_number:  # they are full at a number of messages, at no time
         return tuple(timers)
     closing = plan.looks_at_closing and plan.allowed_us > 0
@@ -415,7 +415,7 @@ def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, contex
 
 def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
     """Windows are kept until they expire, parts until they are in no window to come, timers until they are due."""
-    bounds = {CLOCK: context.now_us - 1} if plan.triggers.by_clock else {}
+    bounds = {CLOCK: context.now_us - 1} if plan.by_clock else {}
     if context.watermark == BEGINNING_US:
         return bounds
     last = END_US - 1

@@ -77,7 +77,7 @@ def _lost(plan: MessageWindows, state: StateView, events: pa.Table, context: Con
     rows = plan.as_messages(events)
     at_us = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     accepted = was == positions(known_until(plan, events, at_us))
-    if plan.in_order and plan.triggers.finishes:  # those that are held have not been stored yet
+    if plan.in_order and plan.finishes:  # those that are held have not been stored yet
         accepted &= at_us < context.watermark_before
     once = first_of_each(rows.select(index.key_names), accepted) == np.arange(rows.num_rows)
     events, rows = events.filter(pa.array(once)), tables.conform(rows.filter(pa.array(once)))
