@@ -10,9 +10,9 @@ import pyarrow as pa
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.output_files import PaneFiles
 from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, write_state
-from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.engine.tasks import BatchInput, InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress

@@ -29,8 +29,7 @@ from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
-from tidestate.operators.engine.tasks import step_partitions
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess, step_partitions
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import single_operator

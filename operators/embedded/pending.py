@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.output_files import write_outputs
-from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.output_files import PaneFiles, write_outputs
 from tidestate.operators.engine.partitions import (
     PartitionResult,
     PartitionStep,

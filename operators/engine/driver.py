@@ -40,8 +40,14 @@ from tidestate.operators.engine.process import Stopwatch, as_phased, round_times
 from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import LateRows, warn_of_purged
-from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
-from tidestate.operators.engine.transport import BatchInput, Transport
+from tidestate.operators.engine.tasks import (
+    BatchInput,
+    RowsOfPartitions,
+    Transport,
+    ledger_blocks,
+    with_rows,
+    without_input,
+)
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family

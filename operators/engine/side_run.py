@@ -26,8 +26,7 @@ from tidestate.operators.engine.job import Job, Position, Runner
 from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedRun, RecordedStep, recorded_run
-from tidestate.operators.engine.tasks import RowsOfPartitions
-from tidestate.operators.engine.transport import Transport
+from tidestate.operators.engine.tasks import RowsOfPartitions, Transport
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import ReplayedPlan
 from tidestate.recovery.log.checkpoint import Checkpoint

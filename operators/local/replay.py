@@ -13,7 +13,7 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.engine.replay_start import lacking_text, rebuilt, replay_start, warn_of_lacking
 from tidestate.operators.engine.side_run import SideRun
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 

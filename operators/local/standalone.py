@@ -25,7 +25,7 @@ from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.local.requests import RequestedLoop

@@ -17,15 +17,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import PANE_TIME
-from tidestate.operators.plan.checks import without_place
+from tidestate.operators.describe.windows import PANE_TIME, count_timings
+from tidestate.operators.plan.input_spec import without_place
 from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
-from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
+from tidestate.operators.progress.input_progress import (
+    peak_of,
+    read_after_checks,
+    read_before_checks,
+    rows_of_sources,
+)
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
-from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.progress import (
     Claims,
     Context,
@@ -336,7 +340,7 @@ def _by_current_window(
     if window is None:
         return {}
     unfit = [flags for flags in failing if flags.any()]
-    return window.count(times[~np.logical_or.reduce(unfit)] if unfit else times)
+    return count_timings(times[~np.logical_or.reduce(unfit)] if unfit else times, *window)
 
 
 def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:

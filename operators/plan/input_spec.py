@@ -1,15 +1,169 @@
-"""What an operator reads. Pure."""
+"""What an operator reads, and the conditions that rows must meet before it takes them: the late ledger has the reason
+of one that does not. Pure.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
+from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column
+from tidestate.statestore.table.validation import too_long
+
+TOUCHED_LIMIT = 100_000
+"""The number of windows that the lifetime of an event may touch."""
+
+
+@dataclass(frozen=True)
+class Check(ABC):
+    """A condition. Rows that fail it go to the late ledger with its ``reason``."""
+
+    reason: str
+
+    @abstractmethod
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        """Which rows fail, of shape ``(events,)``; of length 0 if none does. ``times``: their event times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotNull(Check):
+    """No null in any of ``columns``."""
+
+    columns: tuple[str, ...]
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        return nulls_in(events, self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortKey(Check):
+    """Keys fit in the index of a store."""
+
+    columns: tuple[str, ...]
+    reason: str = KEY_TOO_LONG
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        return too_long(events.select(list(self.columns)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeInRange(Check):
+    """Event times have room for the size of any window before and after them."""
+
+    reason: str = OUT_OF_RANGE
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
+            return np.zeros(0, bool)
+        return (times > LIMIT_US) | (times < -LIMIT_US)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HasPlace(Check):
+    """Rows have a place in the ``order`` of messages, whose last column is the offset."""
+
+    order: tuple[str, ...]
+    reason: str = BAD_OFFSET
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        return without_place(events, self.order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightLifetime(Check):
+    """The ``end`` of a row is behind its start, or null, and it touches no more than `TOUCHED_LIMIT` windows."""
+
+    kind: Sliding
+    end: str
+    reason: str = BAD_WINDOW
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        ends = events[self.end].cast(pa.int64())
+        last = pc.fill_null(ends, 0).to_numpy()
+        # Far times would leave int64; a start of that kind has a reason of its own.
+        lasts, firsts = (np.clip(edge, -LIMIT_US, LIMIT_US) for edge in (last, times))
+        many = (lasts - firsts) // self.kind.slide > TOUCHED_LIMIT
+        bad = ~ends.is_null().to_numpy() & (times == firsts) & ((last <= times) | many | (last != lasts))
+        return bad if bad.any() else np.zeros(0, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastSpan(Check):
+    """The span in ``column`` is there, and at least ``least_us``."""
+
+    column: str
+    least_us: int
+    reason: str = BAD_WINDOW
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans_us(events[self.column]), self.least_us), False))
+        return bad if bad.any() else np.zeros(0, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightBounds(Check):
+    """The window that a row names has a start before its end. Raises `UsageError` for a retraction, unless the
+    operator applies these (``signed``).
+    """
+
+    signed: bool
+    reason: str = BAD_WINDOW
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        kinds = KIND in events.column_names and not self.signed
+        if kinds and pc.any(pc.equal(events[KIND].cast(pa.string()), "retract")).as_py():
+            raise UsageError(
+                "some of these panes are retractions, which an aggregate of panes cannot apply: read an operator "
+                "that accumulates and emits each window once",
+                code="retractions",
+            )
+        bad: Flags = ~np.asarray(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False))
+        return bad if bad.any() else np.zeros(0, bool)
+
+
+def window_checks(kind: Windows, *, signed: bool) -> tuple[Check, ...]:
+    """What rows of windows must meet that they bring themselves: lifetimes, gaps, or whole windows."""
+    if isinstance(kind, Sliding) and kind.end_column is not None:
+        return (RightLifetime(kind=kind, end=kind.end_column),)
+    if isinstance(kind, Sessions) and kind.gap_column is not None:
+        return (LeastSpan(column=kind.gap_column, least_us=1),)
+    return (RightBounds(signed=signed),) if isinstance(kind, NamedWindow) else ()
+
+
+def without_place(events: pa.Table, order: Sequence[str]) -> Flags:
+    """Rows whose offset, the last column of ``order``, is none, or that lack a column; of length 0 if none do."""
+    offsets = events[order[-1]]
+    # A larger offset could not be a watermark.
+    negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
+    nulls = nulls_in(events, order)
+    bad = negative | nulls if len(nulls) else negative
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def nulls_in(events: pa.Table, columns: Sequence[str]) -> Flags:
+    """Rows with a null in any of ``columns``; of length 0 if there are none."""
+    mask: Flags = np.zeros(0, bool)
+    for name in columns:
+        if events[name].null_count:
+            nulls = events[name].is_null().to_numpy()
+            mask = nulls if not len(mask) else mask | nulls
+    return mask
+
 
 FUTURE_US = 60_000_000
 """The default distance ahead of all events before it from which an event is counted as future."""

@@ -17,14 +17,19 @@ from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.output_origin import ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
-from tidestate.operators.plan.checks import Check, HasPlace, NotNull, ShortKey, TimeInRange, window_checks
+from tidestate.operators.describe.windows import WINDOW_TIMING, NamedWindow, Sliding, Windows, window_timing
 from tidestate.operators.plan.held_rows import Holding
-from tidestate.operators.plan.input_spec import InputSpec
+from tidestate.operators.plan.input_spec import (
+    Check,
+    HasPlace,
+    InputSpec,
+    NotNull,
+    ShortKey,
+    TimeInRange,
+    window_checks,
+)
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
-from tidestate.operators.plan.window_timing import ALL_OF_TIME, WINDOW_TIMING, CurrentWindow, current_window
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Flags, Times
@@ -394,8 +399,10 @@ class Plan(ABC):
         """Columns of the ledger that rejected rows do not have, as windows give them at this watermark."""
         return {}
 
-    def current_window(self, watermark: int | None) -> CurrentWindow | None:
-        """The window that says which events are in time, past and future; None where no grid of windows does."""
+    def current_window(self, watermark: int | None) -> tuple[int, int] | None:
+        """Start and end of the window that says which events are in time, past and future, see
+        `tidestate.operators.describe.windows`; None where no grid of windows does.
+        """
         return None
 
     def needed_until(self, late: pa.Table) -> Times:
@@ -460,12 +467,8 @@ class WindowedPlan(Plan):
         timing = [pa.field(WINDOW_TIMING, pa.string())] if self.ledger_timing else []
         return [*super().ledger_facts, *bounds, *timing]
 
-    def current_window(self, watermark: int | None) -> CurrentWindow | None:
-        if not isinstance(self.kind, Sliding):
-            return None
-        if watermark is None:
-            return ALL_OF_TIME
-        return current_window(self.kind.newest_start(watermark - 1), self.kind.size)
+    def current_window(self, watermark: int | None) -> tuple[int, int] | None:
+        return self.kind.current(watermark) if isinstance(self.kind, Sliding) else None
 
     def named_windows(self, late: pa.Table) -> pa.ChunkedArray | None:
         start, _ = self.ledger_bounds
@@ -476,7 +479,7 @@ class WindowedPlan(Plan):
     def window_facts(self, rejected: pa.Table, watermark: int | None) -> dict[str, pa.ChunkedArray]:
         facts = self._window_again(rejected)
         if self.ledger_timing and (window := self.current_window(watermark)) is not None:
-            facts[WINDOW_TIMING] = window.timing_of(rejected[self.input.event_time])
+            facts[WINDOW_TIMING] = window_timing(rejected[self.input.event_time], *window)
         return facts
 
     def _window_again(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:

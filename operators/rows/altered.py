@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.plan.checks import Check, LeastSpan
 from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.input_spec import Check, LeastSpan
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import moved_one

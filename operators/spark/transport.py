@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampType
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import BatchInput
+from tidestate.operators.engine.tasks import BatchInput
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver

@@ -26,8 +26,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.checks import TOUCHED_LIMIT, Check, RightLifetime
 from tidestate.operators.plan.held_rows import NUMBER, NUMBERED, number_rows, numbers_table, read_numbers
+from tidestate.operators.plan.input_spec import TOUCHED_LIMIT, Check, RightLifetime
 from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import RECEIVED
 from tidestate.operators.plan.reasons import BAD_WINDOW

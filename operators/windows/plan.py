@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
 from tidestate.operators.windows.assignment import (

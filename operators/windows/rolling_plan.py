@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.names import PARTS, SLICE_END

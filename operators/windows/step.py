@@ -21,11 +21,9 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition, check_on_time
+from tidestate.operators.plan.transition import Timer, Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.elements import ElementPanes, element_panes
 from tidestate.operators.windows.gather import gather_groups
 from tidestate.operators.windows.groups import (
@@ -34,8 +32,11 @@ from tidestate.operators.windows.groups import (
     Gathered,
     Phases,
     Ready,
+    chosen,
     column_numbers,
+    equal,
     trigger_finished,
+    with_columns,
 )
 from tidestate.operators.windows.names import (
     CLOCK,
@@ -57,10 +58,18 @@ from tidestate.operators.windows.names import (
     SLICE_END,
     START,
 )
-from tidestate.operators.windows.panes import replaced_panes, retractions, values_where
 from tidestate.operators.windows.session_slices import end_beyond, over_at
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.operators.windows.triggers import Tree, closes, due_next, fire, phases
+from tidestate.operators.windows.triggers import (
+    Tree,
+    closes,
+    due_next,
+    fire,
+    phases,
+    replaced_panes,
+    retractions,
+    values_where,
+)
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash

@@ -330,7 +330,7 @@ def _check_readable(found: _Reader, path: str) -> None:
             expected=MANIFEST_FORMAT,
             found=found.format,
         )
-    if unknown := unknown_needs(found.needs):
+    if found.needs and (unknown := unknown_needs(found.needs)):
         raise IncompatibleError(
             f"this checkpoint needs {', '.join(unknown)}, which this version does not support: nothing was "
             "changed; use the tidestate version that wrote it, or a newer one",

@@ -18,8 +18,7 @@ from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.columns import chosen, equal, with_columns
-from tidestate.operators.windows.groups import column_numbers, trigger_finished
+from tidestate.operators.windows.groups import chosen, column_numbers, equal, trigger_finished, with_columns
 from tidestate.operators.windows.messages.reading import (
     in_portions,
     incomplete_windows,
@@ -31,7 +30,7 @@ from tidestate.operators.windows.messages.record import between_windows, message
 from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
-from tidestate.operators.windows.panes import retractions
+from tidestate.operators.windows.triggers import retractions
 from tidestate.statestore.arrays import Numbers, total
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each

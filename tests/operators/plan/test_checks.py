@@ -11,7 +11,7 @@ import pytest
 import tidestate as ts
 from tidestate import agg
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, SlidingLifetimes
-from tidestate.operators.plan.checks import (
+from tidestate.operators.plan.input_spec import (
     TOUCHED_LIMIT,
     Check,
     HasPlace,
