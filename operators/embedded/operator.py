@@ -463,8 +463,9 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> CallResult:
         """The steps of state partitions, with what was ``admitted`` of so many ``messages``."""
-        operator, partitions = self._input(batch), PendingPartitions(self._view)
+        operator = self._input(batch)
         plan = of_type(operator.plan, type(self._plan))
+        partitions = PendingPartitions(plan, self._view)
         after = operator.observed(after, [admitted.claims])
         context, arriving = batch.context(operator, after), dict(admitted.partials.parts())
         steps, ends = list[Transition](), False

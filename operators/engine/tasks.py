@@ -21,7 +21,7 @@ from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, 
 from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
-from tidestate.operators.engine.output_files import PaneFiles, write_outputs
+from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     DurablePartitions,
     Partitions,
@@ -175,7 +175,7 @@ def _step(
     """Step the state partitions of ``span`` that have something to do."""
     name, context = operator.plan.name, batch.context(operator, after)
     is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
-    files = PaneFiles(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
+    files = pane_files(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
     counters, emitted = [arrived.counters], Panes()
     ledger = [arrived.rejected] if arrived.rejected is not None else []
     partitions = DurablePartitions(batch, operator, objects, watch)

@@ -21,11 +21,11 @@ from tidestate.operators.describe.windows import WINDOW_TIMING, NamedWindow, Sli
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.input_spec import (
     Check,
-    HasPlace,
     InputSpec,
-    NotNull,
-    ShortKey,
-    TimeInRange,
+    has_place,
+    not_null,
+    short_key,
+    time_in_range,
     window_checks,
 )
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
@@ -153,11 +153,11 @@ class Plan(ABC):
         keys = tuple(dict.fromkeys([*self.never_null, *self.input.order]))
         return (
             *self.own_checks,
-            *((HasPlace(order=self.input.order),) if self.input.order else ()),
-            NotNull(columns=(self.input.event_time,), reason=NULL_TIME),
-            NotNull(columns=tuple(self.never_null), reason=NULL_KEY),
-            ShortKey(columns=keys),
-            TimeInRange(),
+            *((has_place(self.input.order),) if self.input.order else ()),
+            not_null((self.input.event_time,), NULL_TIME),
+            not_null(tuple(self.never_null), NULL_KEY),
+            short_key(keys),
+            time_in_range(),
         )
 
     @property

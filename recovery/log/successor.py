@@ -26,7 +26,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
-from tidestate.recovery.log.needs import grown_needs, unknown_needs
+from tidestate.recovery.log.manifest_file import grown_needs, unknown_needs
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.files.refs import FileRef
 
