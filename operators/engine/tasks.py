@@ -17,10 +17,17 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, blocks_of
 from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.job_log import rejections_of
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
+from tidestate.operators.engine.micro_batch import (
+    ArrivedRows,
+    Block,
+    MicroBatch,
+    OperatorInput,
+    PartitionSpan,
+    arrived_rows,
+    blocks_of,
+)
 from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     DurablePartitions,

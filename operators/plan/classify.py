@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import PANE_TIME, count_timings
 from tidestate.operators.plan.input_spec import without_place
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.progress.input_progress import (
@@ -190,7 +189,7 @@ def with_refused(
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
-    partly = ledger(plan, partly, PURGED if plan.reprocessing else VERY_LATE, watermark_us)
+    partly = plan.ledger(partly, PURGED if plan.reprocessing else VERY_LATE, watermark_us)
     counters["purged_windows" if plan.reprocessing else "refused_windows"] = partly.num_rows
     return partly if rejected is None else pa.concat_tables([rejected, partly])
 
@@ -237,7 +236,7 @@ def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: C
     """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
-    rows = ledger(plan, *first.refused, watermark_of(context.before))
+    rows = plan.ledger(*first.refused, watermark_of(context.before))
     return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
@@ -311,7 +310,7 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
         return accepted, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
-    return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
+    return accepted, plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
 def _counted(

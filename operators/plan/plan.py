@@ -364,6 +364,27 @@ class Plan(ABC):
         """The columns of the late ledger: those of the input, then `ledger_facts`."""
         return pa.schema([*self.input.schema, *self.ledger_facts])
 
+    def ledger(self, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
+        """Rows of the late ledger for ``rejected`` events: each with its reason and the watermark; without a window
+        if all windows of the event refused it.
+        """
+        count = rejected.num_rows
+        nowhere = np.zeros(count, np.int64)
+        why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
+        marks = pa.nulls(count, self.mark_type)
+        if watermark_us is not None and abs(watermark_us) < 2**62:  # else it does not fit into a timestamp
+            marks = pa.array([watermark_us], pa.int64()).cast(self.mark_type).take(pa.array(nowhere))
+        given = {"reason": why, "watermark": marks, **self.window_facts(rejected, watermark_us)}
+        columns = [
+            given[field.name]
+            if field.name in given
+            else rejected[field.name]
+            if field.name in rejected.column_names
+            else pa.nulls(count, field.type)
+            for field in self.late_schema
+        ]
+        return pa.table(columns, names=self.late_schema.names).cast(self.late_schema)
+
     @property
     def pane_key(self) -> tuple[str, ...] | None:
         """The columns that, with the window if there is one, name a pane once; None where panes may repeat them."""

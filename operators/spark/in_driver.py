@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.engine.blocks import Block
-from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.micro_batch import Block, MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import BatchInput, InProcess, in_threads, run_task
 from tidestate.operators.progress.progress import Progress

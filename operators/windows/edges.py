@@ -29,7 +29,6 @@ import pyarrow as pa
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.held_rows import NUMBER, NUMBERED, number_rows, numbers_table, read_numbers
 from tidestate.operators.plan.input_spec import TOUCHED_LIMIT, Check, wrong_lifetimes
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import RECEIVED
 from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.transition import Transition
@@ -225,7 +224,7 @@ def _hand_over(
         spans,
         changes,
         {name: many for name, many in counters.items() if many},
-        ledger(plan, edges.filter(pa.array(lost)), BAD_WINDOW, watermark_of(context.before)) if lost.any() else None,
+        plan.ledger(edges.filter(pa.array(lost)), BAD_WINDOW, watermark_of(context.before)) if lost.any() else None,
         int(following[lasting].min()) if lasting.any() else END_US,
     )
 

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
 from tidestate.operators.plan.transition import Timer, Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -163,7 +162,7 @@ def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Tab
         name: bounds[of] for name, of in zip(plan.ledger_bounds, (START, END), strict=True)
     }
     watermark = None if context.watermark_before == BEGINNING_US else context.watermark_before
-    return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
+    return plan.ledger(pa.table(named), WINDOW_CLOSED, watermark)
 
 
 def _closing(plan: GroupTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:

@@ -28,7 +28,7 @@ from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sli
 from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.lone_origin import LoneOrigin
+from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import (
     CELL,

@@ -12,10 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from tidestate import OperatorStream
-from tidestate.operators.engine.blocks import BlockHeader
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
 from tidestate.operators.engine.partitions import take_step
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
