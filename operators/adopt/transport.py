@@ -10,9 +10,9 @@ import pyarrow as pa
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.output_files import pane_files
 from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, write_state
-from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.engine.tasks import BatchInput, InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
@@ -40,7 +40,7 @@ class AdoptingTransport:
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         owned = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
-        panes = PaneFiles(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
+        panes = pane_files(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
         answers, counters = [], []
         for partition in range(batch.partitions):
             answer, moved = _taken(batch, operator, objects, partition, owned[partition], rows)

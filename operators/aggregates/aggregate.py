@@ -61,7 +61,7 @@ class BoundAggregate(ABC):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The capabilities that a reader of its state needs, see `tidestate.recovery.log.needs`."""
+        """The capabilities that a reader of its state needs, see `tidestate.recovery.log.manifest_file`."""
         return ()
 
     @property

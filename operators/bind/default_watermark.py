@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.progress.by_side import BySide, SideGenerator
-from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import Sources, Watermarks
 
 
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:

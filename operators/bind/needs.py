@@ -11,12 +11,12 @@ from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import EDGES
 from tidestate.operators.windows.tables import GroupTables, aggregates_of
-from tidestate.recovery.log.needs import grown_needs
+from tidestate.recovery.log.manifest_file import grown_needs
 from tidestate.statestore.spec.added import needs_of
 
 
 def needs_of_graph(graph: Graph) -> tuple[str, ...]:
-    """The capabilities of all its operators, see `tidestate.recovery.log.needs`."""
+    """The capabilities of all its operators, see `tidestate.recovery.log.manifest_file`."""
     return grown_needs(*(tuple(_needs_of_plan(plan)) for plan in graph.plans.values()))
 
 

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.deduplicate import Deduplicate
-from tidestate.operators.describe.output_origin import OutputOrigin
+from tidestate.operators.describe.output_origin import ORIGIN_COLUMNS, OutputOrigin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.plan.output_buffers import ORIGIN_COLUMNS, output_origin
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.streams.pane_settings import TIMESTAMP
@@ -73,7 +72,7 @@ def check_origin(plan: Plan) -> None:
     """Raise `UsageError` for columns that already have the names of those of buffers, and for an output without a
     watermark.
     """
-    origin = output_origin(plan)
+    origin = plan.output_origin
     if origin is None:
         return
     if origin.origin is None or not -LIMIT <= origin.origin < LIMIT:

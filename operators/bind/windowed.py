@@ -25,11 +25,10 @@ from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.describe.windows import PANE_TIME, WINDOW_TIMING, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
-from tidestate.operators.plan.window_timing import WINDOW_TIMING
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER, MessageNumbers

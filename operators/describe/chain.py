@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 
 
 class Chain(Runnable, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ class JobStreams:
     packed: pa.Schema | None = None
     """The columns of that one stream, once those of all sides are known."""
 
-    @property
+    @cached_property
     def by_user(self) -> dict[str, str]:
         """What the description calls each stream, by the name that the user knows."""
         stored = streams_of(self.description)

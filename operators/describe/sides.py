@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.progress.side_columns import SideColumns
+from tidestate.operators.progress.watermarks import SideColumns
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import schema_with_fields, with_fields

@@ -4,6 +4,11 @@ Windows are half-open, ``[start, end)``. Those on a grid start at ``shift`` plus
 Neighbouring ones share events, so their state is kept once per **slice** of gcd(size, slide), and slices are combined
 when a window fires. A tumbling window is one slice. Everything here is integer arithmetic, in microseconds or in
 offsets, vectorised, and right before 1970 (floor division).
+
+The **current window** is, in the words of Samza's design, "the latest window we just opened": of windows on a grid
+the newest that has begun before the watermark. So it holds the last moment before the watermark, or ends before it
+where windows leave gaps. An event before its start is past, one at or after its end is future, all others are in
+time. On time and late go by the watermark beside it. Before the first watermark every event is in time.
 """
 
 from __future__ import annotations
@@ -14,8 +19,11 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Times
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
+from tidestate.statestore.arrays import Counters, Times
 from tidestate.statestore.spec.lists import places_within
 
 START, END = "window_start", "window_end"
@@ -155,12 +163,15 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         """The latest window end <= ``time_us``."""
         return self.first_end_at_or_after(time_us + 1) - self.slide
 
-    def newest_start(self, moment: int) -> int:
-        """The start of the newest window that has begun at ``moment``. Windows of offsets begin at ``shift``, and
-        the first of them counts as begun before.
+    def current(self, watermark: int | None) -> tuple[int, int]:
+        """Start and end of the current window, as far as 64 bits hold them; of all time before the first watermark.
+        Windows of offsets begin at ``shift``, and the first of them counts as begun before.
         """
-        start = (moment - self.shift) // self.slide * self.slide + self.shift
-        return max(start, self.shift) if self.by_offset else start
+        if watermark is None:
+            return BEGINNING_US, END_US
+        start = (watermark - 1 - self.shift) // self.slide * self.slide + self.shift
+        start = max(start, self.shift) if self.by_offset else start
+        return max(start, BEGINNING_US), min(start + self.size, END_US)
 
     def oldest_slice_after(self, time_us: int) -> int:
         """Slices ending at or before this are in no window that ends after ``time_us``."""
@@ -281,3 +292,25 @@ Windows = (
     | Counted
     | NamedWindow
 )
+
+
+WINDOW_TIMING = "window_timing"
+"""The column of the late ledger, where `Aggregation.allowed_lateness` asks for it."""
+IN_TIME, PAST, FUTURE = "in_time", "past", "future"
+"""Its values; the counters of events have ``window_`` before them."""
+
+
+def count_timings(times: Times, start: int, end: int) -> Counters:
+    """How many of these event times are in time, past and future, by the current window from ``start`` to ``end``."""
+    past, future = int(np.count_nonzero(times < start)), int(np.count_nonzero(times >= end))
+    counts = {IN_TIME: len(times) - past - future, PAST: past, FUTURE: future}
+    return {f"window_{timing}": count for timing, count in counts.items()}
+
+
+def window_timing(times: pa.ChunkedArray, start: int, end: int) -> pa.ChunkedArray:
+    """Which of the three each event time is; null where it is null, or out of range."""
+    moments = times.cast(pa.int64())
+    ahead = pc.if_else(pc.greater_equal(moments, end), FUTURE, IN_TIME)
+    timing = pc.if_else(pc.less(moments, start), PAST, ahead)
+    usable = pc.and_(pc.less_equal(moments, LIMIT_US), pc.greater_equal(moments, -LIMIT_US))
+    return pc.if_else(usable, timing, pa.scalar(None, pa.string()))

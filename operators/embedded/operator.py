@@ -29,12 +29,10 @@ from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
-from tidestate.operators.engine.tasks import step_partitions
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess, step_partitions
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import single_operator
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition
@@ -299,9 +297,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._check_open()
         self._job.check_newest()
         panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
-        return EmbeddedResult(
-            delivery_id, read_rows(self._job.checkpoint, tuple(panes), delivered_schema(self._plan))
-        )
+        return EmbeddedResult(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.delivered_schema))
 
     @property
     def _moved(self) -> bool:
@@ -467,8 +463,9 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> CallResult:
         """The steps of state partitions, with what was ``admitted`` of so many ``messages``."""
-        operator, partitions = self._input(batch), PendingPartitions(self._view)
+        operator = self._input(batch)
         plan = of_type(operator.plan, type(self._plan))
+        partitions = PendingPartitions(plan, self._view)
         after = operator.observed(after, [admitted.claims])
         context, arriving = batch.context(operator, after), dict(admitted.partials.parts())
         steps, ends = list[Transition](), False

@@ -10,20 +10,20 @@ import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.output_files import write_outputs
-from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     PartitionResult,
-    PartitionStep,
     TaskResult,
     open_partition,
+    take_step,
     with_dues,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.dues import Dues
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.progress import Context, Progress
 from tidestate.statestore.arrays import total
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -84,14 +84,14 @@ class PendingPartitions:
     those that have taken a step, after it; ``view`` gives them as they were before the call.
     """
 
-    def __init__(self, view: Callable[[int], OverlayView]) -> None:
-        self._view = view
+    def __init__(self, plan: Plan, view: Callable[[int], OverlayView]) -> None:
+        self._plan, self._view = plan, view
         self.stepped: dict[int, PendingPartition] = {}
 
-    def take(self, partition: int, step: PartitionStep) -> Transition:
+    def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         """As in `Partitions`: a copy of the partition takes the step, and is in ``stepped``."""
         view = self._view(partition)
-        moved, dues = step.on(view)
+        moved, dues = take_step(self._plan, view, arriving, context)
         # A copy: if a later step of this call raises, the partition is as it was before all of them.
         after = view.fork()
         after.apply(moved.changes)
@@ -161,7 +161,7 @@ class Unflushed:
             monitor = restored(number).restored
             return write_state(objects, batch, operator, number, view.changes(), pending.dues, monitor)
 
-        files = PaneFiles(objects, plan, sequence, context.watermark, operator.emitted)
+        files = pane_files(objects, plan, sequence, context.watermark, operator.emitted)
         for panes in self.panes:
             files.add(panes)
         return TaskResult(

@@ -21,13 +21,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sink, accepts, is_ready
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import Plan
-from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
 from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
-from tidestate.recovery.log.renames import names_now, records_of, together
+from tidestate.recovery.log.renames import columns_now, names_now, records_of, together
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files import tails
 from tidestate.statestore.files.refs import FileRef
@@ -82,10 +80,12 @@ def names_of_output(kind: OutputKind, plan: Plan, state: OperatorState, checkpoi
     """What renamed columns of the panes or late rows of a checkpoint are called now, by their name there. Where
     panes have the key alone of the input, results may have the names of its other columns.
     """
+    if not (state.renamed or state.results):
+        return {}
     if kind == "late":
         return names_now(state.renamed, checkpoint)
     of_input = records_of(plan.input.key_names, state.renamed) if plan.key_alone else state.renamed
-    return names_now(together(of_input, state.results), checkpoint, delivered_schema(plan).names)
+    return names_now(together(of_input, state.results), checkpoint, plan.delivered_schema.names)
 
 
 class Offers:
@@ -224,13 +224,15 @@ def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
     tables = [_under_names(table, delivery.names) for table in as_written(checkpoint, delivery.files)]
     plan = delivery.plan
     if plan is not None:
-        schema = delivered_schema(plan) if delivery.kind == "panes" else plan.late_schema
+        schema = plan.delivered_schema if delivery.kind == "panes" else plan.late_schema
         if all(_columns(table.schema) == _columns(schema) for table in tables):
             tables = [table.cast(schema) for table in tables]
     return pa.concat_tables(tables)
 
 
 def _under_names(table: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    if not names:
+        return table
     columns = columns_now(table.column_names, names)
     return table.select(list(columns)).rename_columns(list(columns.values()))
 

@@ -40,9 +40,14 @@ from tidestate.operators.engine.process import Stopwatch, as_phased, round_times
 from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import LateRows, warn_of_purged
-from tidestate.operators.engine.tasks import RowsOfPartitions, ledger_blocks, with_rows, without_input
-from tidestate.operators.engine.transport import BatchInput, Transport
-from tidestate.operators.plan.output_buffers import delivered_schema, output_origin
+from tidestate.operators.engine.tasks import (
+    BatchInput,
+    RowsOfPartitions,
+    Transport,
+    ledger_blocks,
+    with_rows,
+    without_input,
+)
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
@@ -104,6 +109,8 @@ class Driver(Generic[B, _P]):
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
         self._requests: RequestWatch | None = None
+        self._begun = False
+        """Whether it has the lease, and collects."""
         self._answering = threading.local()
 
     @property
@@ -115,6 +122,8 @@ class Driver(Generic[B, _P]):
         """Take the lease of the root, until `end`; idempotent. A drained job needs none. With ``replays`` nothing is
         collected before messages that were lost are back.
         """
+        if self._begun:
+            return
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
@@ -126,6 +135,7 @@ class Driver(Generic[B, _P]):
             lacks = needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
             if not lacks:
                 self._upkeep.begin()
+            self._begun = not lacks
 
     def serve_requests(self, run: AskedRun) -> None:
         """Let others ask this run by files in the root, until `end`. A run is asked once, and a drained job never."""
@@ -156,6 +166,7 @@ class Driver(Generic[B, _P]):
                 "the last deliveries could not be recorded, so they are repeated at the next start: %s", error
             )
         finally:
+            self._begun = False
             self.job.log.end()
             self.offers.give_up()
             self._upkeep.end()
@@ -185,7 +196,7 @@ class Driver(Generic[B, _P]):
         """Process a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`. Raises
         `UsageError` (``origins-withheld``) where readers would miss them.
         """
-        if not deliver and output_origin(self.job.plan) is not None:
+        if not deliver and self.job.plan.output_origin is not None:
             raise UsageError(
                 "readers of a numbered output would wait for the buffer of the history, which no sink gets: deliver "
                 "it, or begin without .origins() and add them at the next start",
@@ -349,7 +360,7 @@ class Driver(Generic[B, _P]):
         """The panes of a checkpoint of this job as a table; empty without one."""
         panes = manifest.panes if manifest is not None else ()
         with self._unless_fenced():
-            return read_rows(self.job.checkpoint, panes, delivered_schema(self.job.plan))
+            return read_rows(self.job.checkpoint, panes, self.job.plan.delivered_schema)
 
     @contextmanager
     def _unless_fenced(self) -> Iterator[None]:

@@ -35,7 +35,6 @@ from tidestate.operators.engine.rebuild import (
     without_lost,
 )
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.plan.output_buffers import output_origin
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.advance_time import Advance
@@ -61,7 +60,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
-from tidestate.recovery.log.needs import grown_needs
+from tidestate.recovery.log.manifest_file import grown_needs
 from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
@@ -261,10 +260,14 @@ class Job:
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
         self._begun, self.log = False, JobLog(checkpoint.objects.root)
+        self._stepped = False
+        """Whether this run has made a step: what its plans know of earlier settings holds up to the first."""
         self.parallel: int | None = None
         """The number of state partitions that run at once, if the runner knows it."""
         self._head = head
         self._hook = hook
+        self._replayed, self._side_run = replayed(graph), served_by_side_run(graph)
+        """The operators with messages that a replay can put back, and those that only a side run serves."""
         stored = {name: progress_of(operator) for name, operator in self.head.operators.items()}
         self.delivered = delivered(checkpoint, head.manifest)
         """What sinks have accepted."""
@@ -352,8 +355,10 @@ class Job:
         """The micro-batch of the next checkpoint, at this processing time (default: that of the last one)."""
         head, objects = self.head, self.checkpoint.objects
         now = _latest(head.processing_us, now_us) or 0
-        graph, replays = variants_of(self.graph, head.operators, rows_are), replayed(self.graph)
-        by_side_run = served_by_side_run(self.graph)
+        graph = self.graph
+        # Only after a loss, and for rows that come again, does an operator take another variant.
+        if rows_are != "live" or any(one.rebuilding or one.resumes for one in head.operators.values()):
+            graph = variants_of(graph, head.operators, rows_are)
         inputs = {
             name: OperatorInput(
                 plan=plan,
@@ -361,8 +366,8 @@ class Job:
                 tables=self.tables(name),
                 base=dict(enumerate(head.operators[name].partitions)),
                 expired=head.operators[name].expired,
-                replayable=replays[name].replayable if name in replays else (),
-                side_run=by_side_run[name].message_tables if name in by_side_run else (),
+                replayable=self._replayed[name].replayable if name in self._replayed else (),
+                side_run=self._side_run[name].message_tables if name in self._side_run else (),
                 emitted=_last_buffer(plan, head.operators[name]),
             )
             for name, plan in graph.plans.items()
@@ -416,7 +421,8 @@ class Job:
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         output = self.plan.name
-        answers[output] = numbered_through(self.checkpoint.objects, self.plan, head.id + 1, answers[output])
+        if self.plan.output_origin is not None:
+            answers[output] = numbered_through(self.checkpoint.objects, self.plan, head.id + 1, answers[output])
         self._hook("before-manifest", head.id + 1)
         progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
@@ -483,7 +489,7 @@ class Job:
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
         output = self.plan.name
         operators[output] = _numbered(self.plan, operators[output], answers[output])
-        for name, plan in replayed(self.graph).items() if rebuilt else ():
+        for name, plan in self._replayed.items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
         return operators
 
@@ -491,7 +497,8 @@ class Job:
         invariant(self.checkpoint.published < manifest.id, "the ids of a run rise", id=manifest.id)
         self._head = self.checkpoint.publish(manifest)
         self.delivered, self._recorded = manifest.delivered, True
-        self.graph = after_step(self.graph)
+        if not self._stepped:
+            self.graph, self._stepped = after_step(self.graph), True
 
     def check_newest(self) -> None:
         """Raise `FencedError` if a newer run or a reset has published after this job's newest checkpoint."""
@@ -533,13 +540,13 @@ class Job:
 
 def _last_buffer(plan: Plan, operator: OperatorState) -> int:
     """The number of the last buffer that an operator put out as the origin that it is; 0 for none."""
-    origin = output_origin(plan)
+    origin = plan.output_origin
     return 0 if origin is None or origin.origin is None else operator.emitted.get(origin.origin, 0)
 
 
 def _numbered(plan: Plan, operator: OperatorState, answers: Sequence[TaskResult]) -> OperatorState:
     """The output operator after a step, which was a buffer of it where anything was emitted."""
-    origin = output_origin(plan)
+    origin = plan.output_origin
     if origin is None or origin.origin is None or not any(answer.panes for answer in answers):
         return operator
     counted = {**operator.emitted, origin.origin: _last_buffer(plan, operator) + 1}
@@ -559,7 +566,8 @@ def _adds_up(counters: dict[str, int]) -> bool:
 def _check_written(objects: Objects, head: Manifest, results: Sequence[TaskResult]) -> None:
     """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
-    check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
+    if pairs:
+        check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 
 def _fence(checkpoint: Checkpoint, newest: Head, taken: TakenOver, policy: Policy) -> Manifest:

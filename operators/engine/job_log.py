@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.input_progress import LARGE_STRIDES, LEAST_STEPS, in_words, leapt, time_steps
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
-from tidestate.operators.progress.peaks import LARGE_STRIDES, LEAST_STEPS, in_words, leapt, time_steps
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.recovery.log.manifest import Manifest

@@ -7,8 +7,7 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.engine.output_files import OutputFiles
-from tidestate.operators.engine.pane_files import pane_folder
+from tidestate.operators.engine.output_files import OutputFiles, pane_folder
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.plan.output_buffers import numbered_from
 from tidestate.operators.plan.plan import Plan

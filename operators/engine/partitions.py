@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -103,25 +103,12 @@ def open_partition(
     return open_store(batch.store, objects, name, operator.tables, operator.state(partition), watch)
 
 
-@dataclass(frozen=True)
-class PartitionStep:
-    """A step that a state partition takes, with the rows that arrive there."""
-
-    plan: Plan
-    arriving: pa.Table
-    context: Context
-
-    def on(self, view: StateView) -> tuple[Transition, Dues]:
-        """What the step does to this state, and when something is due next. Nothing is changed yet."""
-        return finished(self.plan, view, self.plan.step(view, self.arriving, self.context), self.context)
-
-
 class Partitions(Protocol):
     """Where state partitions are: in files that a micro-batch adds to, or in RAM until they are flushed."""
 
-    def take(self, partition: int, step: PartitionStep) -> Transition:
-        """Let a state partition take a step, and keep what that changes and when something is due next. Returns what
-        the step did. If it raises, the partition is as it was.
+    def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
+        """Let a state partition take a step with the rows that arrive there, and keep what that changes and when
+        something is due next. Returns what the step did. If it raises, the partition is as it was.
         """
 
 
@@ -135,7 +122,7 @@ def run_partition(
 ) -> Transition:
     """Run the step of a partition. Raises `CorruptionError` for damaged files."""
     check_partition(operator.plan, partition, batch.partitions, arriving)
-    return partitions.take(partition, PartitionStep(operator.plan, arriving, context))
+    return partitions.take(partition, arriving, context)
 
 
 class DurablePartitions:
@@ -147,30 +134,37 @@ class DurablePartitions:
         self._batch, self._operator, self._objects, self._watch = batch, operator, objects, watch
         self.answers: list[PartitionResult] = []
 
-    def take(self, partition: int, step: PartitionStep) -> Transition:
+    def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         """As in `Partitions`: the partition is opened for the step, and its files are written."""
         prefer_jemalloc()
         try:
-            return self._attempt(partition, step)
+            return self._attempt(partition, arriving, context)
         except CorruptionError as error:
             if not error.code.startswith("rocksdb-"):
                 raise with_rebuild(error, self._operator) from None
             # Only the local cache is damaged. The step is pure, so it can run again.
             forget_cache(self._batch.store, cache_identity(self._batch, self._operator, partition))
-            return self._attempt(partition, step)
+            return self._attempt(partition, arriving, context)
 
-    def _attempt(self, partition: int, step: PartitionStep) -> Transition:
+    def _attempt(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         batch, operator, objects, watch = self._batch, self._operator, self._objects, self._watch
         restore = RestoreMonitor(_log_restore(f"operator {operator.plan.name}, partition {partition}"))
         with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
-            moved, dues = step.on(store)
+            moved, dues = take_step(operator.plan, store, arriving, context)
         # The store is closed: what it has read is not held while levels are folded.
-        release_freed(step.arriving.nbytes + moved.panes.nbytes)
+        release_freed(arriving.nbytes + moved.panes.nbytes)
         folding = partial(watch.timed, "fold")
         self.answers.append(
             write_state(objects, batch, operator, partition, moved.changes, dues, restore.restored, folding)
         )
         return moved
+
+
+def take_step(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> tuple[Transition, Dues]:
+    """What a step with these arrivals does to ``view``, with what expires then, and when something is due next.
+    Nothing is changed yet.
+    """
+    return finished(plan, view, plan.step(view, arriving, context), context)
 
 
 def finished(plan: Plan, view: StateView, moved: Transition, context: Context) -> tuple[Transition, Dues]:

@@ -26,10 +26,8 @@ from tidestate.operators.engine.job import Job, Position, Runner
 from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedRun, RecordedStep, recorded_run
-from tidestate.operators.engine.tasks import RowsOfPartitions
-from tidestate.operators.engine.transport import Transport
+from tidestate.operators.engine.tasks import RowsOfPartitions, Transport
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import ReplayedPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -299,7 +297,7 @@ def _panes_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...]) -> str:
     """What the panes of a checkpoint are, in any order: that depends on the store, and on where the job was started
     again. Lists and the like stay in the order of rows that are equal otherwise.
     """
-    panes = read_rows(driver.job.checkpoint, files, delivered_schema(driver.job.plan))
+    panes = read_rows(driver.job.checkpoint, files, driver.job.plan.delivered_schema)
     columns = [
         column.cast(column.type.value_type) if pt.is_dictionary(column.type) else column for column in panes.columns
     ]

@@ -1,4 +1,5 @@
-"""`run_task`, the one function of all tasks: of Spark's and of threads.
+"""`run_task`, the one function of all tasks, of Spark's and of threads; and where they run: in this process, one as a
+rule, else a thread each, or on Spark.
 
 Stage 0 is next to the input: it judges rows and makes blocks of them. Stage n is next to the state: it steps the
 operators of level n of the graph, in the state partitions of the task, and makes blocks of their panes for readers.
@@ -8,18 +9,26 @@ too). Nothing here publishes: a task may run twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, blocks_of
+from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.job_log import rejections_of
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
-from tidestate.operators.engine.output_files import write_outputs
-from tidestate.operators.engine.pane_files import PaneFiles
+from tidestate.operators.engine.micro_batch import (
+    ArrivedRows,
+    Block,
+    MicroBatch,
+    OperatorInput,
+    PartitionSpan,
+    arrived_rows,
+    blocks_of,
+)
+from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     DurablePartitions,
     Partitions,
@@ -30,10 +39,11 @@ from tidestate.operators.engine.partitions import (
 from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.dues import Dues
-from tidestate.operators.plan.graph import downstream_rows
+from tidestate.operators.plan.graph import downstream_rows, one_batch
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context, Progress
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Restored
@@ -172,7 +182,7 @@ def _step(
     """Step the state partitions of ``span`` that have something to do."""
     name, context = operator.plan.name, batch.context(operator, after)
     is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
-    files = PaneFiles(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
+    files = pane_files(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
     counters, emitted = [arrived.counters], Panes()
     ledger = [arrived.rejected] if arrived.rejected is not None else []
     partitions = DurablePartitions(batch, operator, objects, watch)
@@ -236,3 +246,99 @@ def _to_readers(
             seen = node.rows(feed, downstream_rows(plan, rows))
             classified = classify(node.plan, seen, start, batch.partitions)
             yield from blocks_of(classified, number, feed_number * FEEDS + partition, batch.spans, downstream)
+
+
+R_co = TypeVar("R_co", covariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
+P_co = TypeVar("P_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class BatchInput(Generic[R_co]):
+    """What a micro-batch processes: ``rows`` of the streams, or ``blocks`` of which stage 0 is done, or neither."""
+
+    rows: R_co | None = None
+    blocks: Iterable[Block] = ()
+    after: Mapping[str, Progress] | None = None
+    """The progress of all operators at its end, where no rows and no blocks say it."""
+
+
+class Transport(Protocol[R_contra, P_co]):
+    """Runs the tasks of micro-batches, and publishes nothing: rows of type R, and for sinks panes of type P."""
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that run at once."""
+
+    @property
+    def max_tasks(self) -> int:
+        """The number of tasks, at most, that the state partitions of a micro-batch are divided among."""
+
+    def run(self, batch: MicroBatch, given: BatchInput[R_contra]) -> list[TaskResult]:
+        """Run the input through all operators. May run a task twice."""
+
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
+        """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
+
+
+T = TypeVar("T")
+Batches: TypeAlias = Iterable[pa.Table | Mapping[str, pa.Table]]
+"""One batch in pieces: each a table of the only stream, or tables by stream."""
+
+
+class InProcess:
+    """A `Transport`. With ``generate=False`` events do not move the watermark."""
+
+    parallelism = 1
+    max_tasks = 1
+
+    def __init__(self, *, generate: bool = True) -> None:
+        self._generate = generate
+
+    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+        """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
+        tasks, results = len(batch.spans), []
+        blocks, after = given.blocks, given.after
+        if given.rows is not None:
+            pieces = (one_batch(batch.graph, piece) for piece in given.rows)
+            blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
+            after = None if self._generate else batch.progress
+        waiting: list[list[Block]] = [[] for _ in range(tasks)]
+        for block in blocks:
+            waiting[block.task].append(block)
+        for level in range(1, batch.graph.levels + 1):
+            run_level = partial(_at_level, batch, level, waiting, after)
+            # Blocks are for later levels alone: those of this one were all there before its first task began.
+            for answers in in_threads(run_level, tasks, tasks):
+                for answer in answers:
+                    if isinstance(answer, Block):
+                        waiting[answer.task].append(answer)
+                    else:
+                        results.append(answer)
+        return results
+
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
+        """As in `Transport`, on the calling thread."""
+        return read_delivery(checkpoint, delivery)
+
+
+def in_threads(work: Callable[[int], T], tasks: int, threads: int) -> list[T]:
+    """What ``work`` gives for each task by its number, in so many threads. Raises what the first task raised, when
+    all have ended.
+    """
+    if threads == 1:
+        return [work(task) for task in range(tasks)]
+    from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
+    with ThreadPoolExecutor(threads, "tidestate-tasks") as pool:
+        return list(pool.map(work, range(tasks)))
+
+
+def _at_level(
+    batch: MicroBatch,
+    level: int,
+    waiting: Sequence[Sequence[Block]],
+    after: Mapping[str, Progress] | None,
+    task: int,
+) -> list[Block | TaskResult]:
+    return list(run_task(batch, level, task, waiting[task], after=after))

@@ -20,7 +20,6 @@ import pyarrow.dataset as ds
 from tidestate.operators.describe.sides import AT as TIME_OF_PAIR
 from tidestate.operators.engine.delivery import names_of_output
 from tidestate.operators.inspect.history.emitted import statistic
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.tables import GroupTables
@@ -140,7 +139,7 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
     """
     objects, root, by_window = checkpoint.objects, checkpoint.objects.root, isinstance(plan, GroupTables)
     names = pane_names(plan, state)
-    schema = output_columns(objects, files, lambda: delivered_schema(plan), names)
+    schema = output_columns(objects, files, lambda: plan.delivered_schema, names)
     identity = (START, END, *plan.input.key_names) if by_window else _repeated(plan, schema)
     read = tuple(NetFile(file.checkpoint, file.ref, names(file.checkpoint)) for file in files)
     place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)

@@ -15,7 +15,6 @@ from tidestate.operators.bind.stored_description import of_manifest, stored_desc
 from tidestate.operators.describe.configuration import Description
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
@@ -77,7 +76,7 @@ def _as_read(stored: TableSpec, wanted: TableSpec) -> TableSpec:
 def output_columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
     """The columns of an operator's output, by its description."""
     plan = plan_of(manifest, name)
-    return delivered_schema(plan) if kind == "panes" else plan.late_schema
+    return plan.delivered_schema if kind == "panes" else plan.late_schema
 
 
 def plan_of(manifest: Manifest, name: str) -> Plan:

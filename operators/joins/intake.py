@@ -11,7 +11,6 @@ from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.rule import Mark, mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.reasons import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import END_US, OFFSET_LIMIT
@@ -99,4 +98,4 @@ def _ledger(plan: JoinTables, rows: pa.Table, reason: str, before: Mark) -> pa.T
     rows = rows.drop_columns([name for name in (OFFSET, ORIGIN) if name in rows.column_names])
     names = {kept: name for name, kept in plan.kept.items()}
     rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    return ledger(plan, rows, reason, before.watermark)
+    return plan.ledger(rows, reason, before.watermark)

@@ -40,8 +40,8 @@ from tidestate.operators.joins.names import (
 )
 from tidestate.operators.joins.rule import Mark, PairRule, mark_before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.progress.lone_origin import LoneOrigin
 from tidestate.operators.progress.maxima import SidePositions
+from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.positions import NewestPositions
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Times

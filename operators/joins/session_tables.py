@@ -25,7 +25,7 @@ from tidestate.operators.joins.names import ENDS, MOVED, SESSIONS, SINCE, UNTIL
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.joins.tables import JoinTables, kept_columns
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.lone_origin import LoneOrigin
+from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.messages.tables import ORIGIN

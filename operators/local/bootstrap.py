@@ -20,11 +20,11 @@ from tidestate.operators.describe.runs import Offset
 from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_text, spark_position
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.streams.stream import OperatorStream
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint

@@ -25,7 +25,7 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows

@@ -15,7 +15,7 @@ from tidestate.operators.engine.job import Position, Runner
 from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.operators.engine.replay_start import lacking_text, rebuilt, replay_start, warn_of_lacking
 from tidestate.operators.engine.side_run import SideRun
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.manifest import InputPosition, Manifest, SparkPosition
 

@@ -36,13 +36,12 @@ from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.local.requests import RequestedLoop
 from tidestate.operators.local.spark_positions import SparkPositions, offsets_of
 from tidestate.operators.plan.graph import Graph, one_batch
-from tidestate.operators.plan.output_buffers import delivered_schema
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -113,7 +112,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         if drain and not self._is_stopped:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
-        return pa.concat_tables([delivered_schema(driver.job.plan).empty_table(), *panes])
+        return pa.concat_tables([driver.job.plan.delivered_schema.empty_table(), *panes])
 
     def stream(self, batches: Input) -> Iterator[pa.Table]:
         if self._requested is not None:
@@ -378,7 +377,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         finally:
             self._end()
         driver = self._started("there is no replay: give one or more tables")
-        return pa.concat_tables([delivered_schema(driver.job.plan).empty_table(), *panes])
+        return pa.concat_tables([driver.job.plan.delivered_schema.empty_table(), *panes])
 
     @property
     def head(self) -> Manifest:

@@ -17,15 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import PANE_TIME
-from tidestate.operators.plan.checks import without_place
-from tidestate.operators.plan.ledger import ledger
+from tidestate.operators.describe.windows import PANE_TIME, count_timings
+from tidestate.operators.plan.input_spec import without_place
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
-from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
+from tidestate.operators.progress.input_progress import (
+    peak_of,
+    read_after_checks,
+    read_before_checks,
+    rows_of_sources,
+)
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
-from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.progress import (
     Claims,
     Context,
@@ -186,7 +189,7 @@ def with_refused(
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
-    partly = ledger(plan, partly, PURGED if plan.reprocessing else VERY_LATE, watermark_us)
+    partly = plan.ledger(partly, PURGED if plan.reprocessing else VERY_LATE, watermark_us)
     counters["purged_windows" if plan.reprocessing else "refused_windows"] = partly.num_rows
     return partly if rejected is None else pa.concat_tables([rejected, partly])
 
@@ -233,7 +236,7 @@ def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: C
     """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
-    rows = ledger(plan, *first.refused, watermark_of(context.before))
+    rows = plan.ledger(*first.refused, watermark_of(context.before))
     return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
@@ -307,7 +310,7 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
         return accepted, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
-    return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
+    return accepted, plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
 def _counted(
@@ -336,7 +339,7 @@ def _by_current_window(
     if window is None:
         return {}
     unfit = [flags for flags in failing if flags.any()]
-    return window.count(times[~np.logical_or.reduce(unfit)] if unfit else times)
+    return count_timings(times[~np.logical_or.reduce(unfit)] if unfit else times, *window)
 
 
 def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators.plan.timers import Grid, Timer
+from tidestate.operators.plan.transition import Grid, Timer
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.arrowtypes import positions

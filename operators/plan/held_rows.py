@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges

@@ -1,15 +1,156 @@
-"""What an operator reads. Pure."""
+"""What an operator reads, and the conditions that rows must meet before it takes them: the late ledger has the reason
+of one that does not. Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
+from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column
+from tidestate.statestore.table.validation import too_long
+
+TOUCHED_LIMIT = 100_000
+"""The number of windows that the lifetime of an event may touch."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition that rows must meet."""
+
+    reason: str
+    """Why those that fail it are in the late ledger."""
+    failing: Callable[[pa.Table, Times], Flags]
+    """Which of these events, at these times, fail it: of shape ``(events,)``; of length 0 if none does. It is a
+    partial of a function of some module, as tasks get it pickled.
+    """
+
+
+def not_null(columns: Sequence[str], reason: str) -> Check:
+    """No null in any of ``columns``."""
+    return Check(reason, partial(_lacking, columns))
+
+
+def _lacking(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    return nulls_in(events, columns)
+
+
+def short_key(columns: Sequence[str]) -> Check:
+    """Keys fit in the index of a store."""
+    return Check(KEY_TOO_LONG, partial(_too_long, columns))
+
+
+def _too_long(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    return too_long(events.select(list(columns)))
+
+
+def time_in_range() -> Check:
+    """Event times have room for the size of any window before and after them."""
+    return Check(OUT_OF_RANGE, _beyond_range)
+
+
+def _beyond_range(_events: pa.Table, times: Times) -> Flags:
+    if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
+        return np.zeros(0, bool)
+    return (times > LIMIT_US) | (times < -LIMIT_US)
+
+
+def has_place(order: Sequence[str]) -> Check:
+    """Rows have a place in the ``order`` of messages, whose last column is the offset."""
+    return Check(BAD_OFFSET, partial(_misplaced, order))
+
+
+def _misplaced(order: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    return without_place(events, order)
+
+
+def right_lifetime(kind: Sliding, end: str) -> Check:
+    """The ``end`` of a row is behind its start, or null, and it touches no more than `TOUCHED_LIMIT` windows."""
+    return Check(BAD_WINDOW, partial(wrong_lifetimes, kind, end))
+
+
+def wrong_lifetimes(kind: Sliding, end: str, events: pa.Table, times: Times) -> Flags:
+    """Rows whose lifetime is not right, as `right_lifetime` says; of length 0 if there are none."""
+    ends = events[end].cast(pa.int64())
+    last = pc.fill_null(ends, 0).to_numpy()
+    # Far times would leave int64; a start of that kind has a reason of its own.
+    lasts, firsts = (np.clip(edge, -LIMIT_US, LIMIT_US) for edge in (last, times))
+    many = (lasts - firsts) // kind.slide > TOUCHED_LIMIT
+    bad = ~ends.is_null().to_numpy() & (times == firsts) & ((last <= times) | many | (last != lasts))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def least_span(column: str, least_us: int) -> Check:
+    """The span in ``column`` is there, and at least ``least_us``."""
+    return Check(BAD_WINDOW, partial(_too_short, column, least_us))
+
+
+def _too_short(column: str, least_us: int, events: pa.Table, _times: Times) -> Flags:
+    bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans_us(events[column]), least_us), False))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def right_bounds(*, signed: bool) -> Check:
+    """The window that a row names has a start before its end. It raises `UsageError` for a retraction, unless the
+    operator applies these (``signed``).
+    """
+    return Check(BAD_WINDOW, partial(_wrong_bounds, signed))
+
+
+def _wrong_bounds(signed: bool, events: pa.Table, _times: Times) -> Flags:
+    kinds = KIND in events.column_names and not signed
+    if kinds and pc.any(pc.equal(events[KIND].cast(pa.string()), "retract")).as_py():
+        raise UsageError(
+            "some of these panes are retractions, which an aggregate of panes cannot apply: read an operator "
+            "that accumulates and emits each window once",
+            code="retractions",
+        )
+    bad: Flags = ~np.asarray(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def window_checks(kind: Windows, *, signed: bool) -> tuple[Check, ...]:
+    """What rows of windows must meet that they bring themselves: lifetimes, gaps, or whole windows."""
+    if isinstance(kind, Sliding) and kind.end_column is not None:
+        return (right_lifetime(kind, kind.end_column),)
+    if isinstance(kind, Sessions) and kind.gap_column is not None:
+        return (least_span(kind.gap_column, 1),)
+    return (right_bounds(signed=signed),) if isinstance(kind, NamedWindow) else ()
+
+
+def without_place(events: pa.Table, order: Sequence[str]) -> Flags:
+    """Rows whose offset, the last column of ``order``, is none, or that lack a column; of length 0 if none do."""
+    offsets = events[order[-1]]
+    # A larger offset could not be a watermark.
+    negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
+    nulls = nulls_in(events, order)
+    bad = negative | nulls if len(nulls) else negative
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def nulls_in(events: pa.Table, columns: Sequence[str]) -> Flags:
+    """Rows with a null in any of ``columns``; of length 0 if there are none."""
+    mask: Flags = np.zeros(0, bool)
+    for name in columns:
+        if events[name].null_count:
+            nulls = events[name].is_null().to_numpy()
+            mask = nulls if not len(mask) else mask | nulls
+    return mask
+
 
 FUTURE_US = 60_000_000
 """The default distance ahead of all events before it from which an event is counted as future."""

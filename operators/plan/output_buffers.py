@@ -6,46 +6,20 @@ no buffer, and takes no number. After NebulaStream, "Watermarking and Progress".
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.output_origin import OutputOrigin
+from tidestate.operators.describe.output_origin import CHUNK, LAST_CHUNK, ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import FIRST_US, LAST_US
 from tidestate.statestore.spec.tables import TIME
-
-ORIGIN_ID, SEQUENCE, CHUNK, LAST_CHUNK, ORIGIN_WATERMARK = ORIGIN_COLUMNS = (
-    "origin_id",
-    "sequence",
-    "chunk",
-    "last_chunk",
-    "origin_watermark",
-)
-"""The columns of a row's buffer, behind those of the operator."""
-_FIELDS = [
-    pa.field(name, kind)
-    for name, kind in zip(ORIGIN_COLUMNS, (pa.int64(), pa.int64(), pa.int64(), pa.bool_(), TIME), strict=True)
-]
-
-
-def output_origin(plan: Plan) -> OutputOrigin | None:
-    """As which origin the operator numbers its output; None: it does not."""
-    stored = plan.configuration.get("output_origin")
-    return None if stored is None else msgspec.convert(stored, OutputOrigin)
-
-
-def delivered_schema(plan: Plan) -> pa.Schema:
-    """The columns of the rows that a job with this output operator delivers."""
-    schema = plan.pane_schema
-    return schema if output_origin(plan) is None else pa.schema([*schema, *_FIELDS])
 
 
 def in_chunk(rows: pa.Table, origin: int, sequence: int, chunk: int, *, last: bool, mark: int | None) -> pa.Table:
     """Rows of one chunk, with its numbers and the watermark that its origin has reached."""
     values = (origin, sequence, chunk, last, mark)
-    for field, value in zip(_FIELDS, values, strict=True):
+    for field, value in zip(ORIGIN_FIELDS, values, strict=True):
         # As an integer: a time of the year 9999 and a zone have no Python value everywhere.
         kind = pa.int64() if field.type == TIME else field.type
         column = pa.repeat(pa.scalar(value, kind), rows.num_rows).cast(field.type)

@@ -14,16 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.output_origin import ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
-from tidestate.operators.plan.checks import Check, HasPlace, NotNull, ShortKey, TimeInRange, window_checks
+from tidestate.operators.describe.windows import WINDOW_TIMING, NamedWindow, Sliding, Windows, window_timing
 from tidestate.operators.plan.held_rows import Holding
-from tidestate.operators.plan.input_spec import InputSpec
+from tidestate.operators.plan.input_spec import (
+    Check,
+    InputSpec,
+    has_place,
+    not_null,
+    short_key,
+    time_in_range,
+    window_checks,
+)
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
-from tidestate.operators.plan.window_timing import ALL_OF_TIME, WINDOW_TIMING, CurrentWindow, current_window
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Flags, Times
@@ -147,11 +153,11 @@ class Plan(ABC):
         keys = tuple(dict.fromkeys([*self.never_null, *self.input.order]))
         return (
             *self.own_checks,
-            *((HasPlace(order=self.input.order),) if self.input.order else ()),
-            NotNull(columns=(self.input.event_time,), reason=NULL_TIME),
-            NotNull(columns=tuple(self.never_null), reason=NULL_KEY),
-            ShortKey(columns=keys),
-            TimeInRange(),
+            *((has_place(self.input.order),) if self.input.order else ()),
+            not_null((self.input.event_time,), NULL_TIME),
+            not_null(tuple(self.never_null), NULL_KEY),
+            short_key(keys),
+            time_in_range(),
         )
 
     @property
@@ -336,6 +342,18 @@ class Plan(ABC):
     def pane_schema(self) -> pa.Schema:
         """The columns of panes: the rows that the operator emits."""
 
+    @cached_property
+    def output_origin(self) -> OutputOrigin | None:
+        """As which origin the operator numbers its output; None: it does not."""
+        stored = self.configuration.get("output_origin")
+        return None if stored is None else msgspec.convert(stored, OutputOrigin)
+
+    @cached_property
+    def delivered_schema(self) -> pa.Schema:
+        """The columns of the rows that a job with this output operator delivers."""
+        schema = self.pane_schema
+        return schema if self.output_origin is None else pa.schema([*schema, *ORIGIN_FIELDS])
+
     @property
     def ledger_facts(self) -> list[pa.Field]:
         """The columns of the late ledger that say why a row was rejected."""
@@ -345,6 +363,27 @@ class Plan(ABC):
     def late_schema(self) -> pa.Schema:
         """The columns of the late ledger: those of the input, then `ledger_facts`."""
         return pa.schema([*self.input.schema, *self.ledger_facts])
+
+    def ledger(self, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
+        """Rows of the late ledger for ``rejected`` events: each with its reason and the watermark; without a window
+        if all windows of the event refused it.
+        """
+        count = rejected.num_rows
+        nowhere = np.zeros(count, np.int64)
+        why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
+        marks = pa.nulls(count, self.mark_type)
+        if watermark_us is not None and abs(watermark_us) < 2**62:  # else it does not fit into a timestamp
+            marks = pa.array([watermark_us], pa.int64()).cast(self.mark_type).take(pa.array(nowhere))
+        given = {"reason": why, "watermark": marks, **self.window_facts(rejected, watermark_us)}
+        columns = [
+            given[field.name]
+            if field.name in given
+            else rejected[field.name]
+            if field.name in rejected.column_names
+            else pa.nulls(count, field.type)
+            for field in self.late_schema
+        ]
+        return pa.table(columns, names=self.late_schema.names).cast(self.late_schema)
 
     @property
     def pane_key(self) -> tuple[str, ...] | None:
@@ -381,8 +420,10 @@ class Plan(ABC):
         """Columns of the ledger that rejected rows do not have, as windows give them at this watermark."""
         return {}
 
-    def current_window(self, watermark: int | None) -> CurrentWindow | None:
-        """The window that says which events are in time, past and future; None where no grid of windows does."""
+    def current_window(self, watermark: int | None) -> tuple[int, int] | None:
+        """Start and end of the window that says which events are in time, past and future, see
+        `tidestate.operators.describe.windows`; None where no grid of windows does.
+        """
         return None
 
     def needed_until(self, late: pa.Table) -> Times:
@@ -403,9 +444,14 @@ class WindowedPlan(Plan):
     ledger_timing: bool = False
     """Whether the late ledger says of each row if it was in time, past or future by the current window."""
 
-    @property
-    def by_offset(self) -> bool:
+    @cached_property
+    def by_offset(self) -> bool:  # type: ignore[override]
         return self.kind.by_offset
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether an event may be in no window: between two, or before the first."""
+        return isinstance(self.kind, Sliding) and self.kind.has_gaps
 
     @property
     def bound_type(self) -> pa.DataType:
@@ -416,7 +462,7 @@ class WindowedPlan(Plan):
     def own_checks(self) -> tuple[Check, ...]:
         return window_checks(self.kind, signed=self.input.signed)
 
-    @property
+    @cached_property
     def overlapping(self) -> bool:
         """Whether an event may be too late for only some of its windows."""
         return isinstance(self.kind, Sliding) and self.kind.shares_events
@@ -442,12 +488,8 @@ class WindowedPlan(Plan):
         timing = [pa.field(WINDOW_TIMING, pa.string())] if self.ledger_timing else []
         return [*super().ledger_facts, *bounds, *timing]
 
-    def current_window(self, watermark: int | None) -> CurrentWindow | None:
-        if not isinstance(self.kind, Sliding):
-            return None
-        if watermark is None:
-            return ALL_OF_TIME
-        return current_window(self.kind.newest_start(watermark - 1), self.kind.size)
+    def current_window(self, watermark: int | None) -> tuple[int, int] | None:
+        return self.kind.current(watermark) if isinstance(self.kind, Sliding) else None
 
     def named_windows(self, late: pa.Table) -> pa.ChunkedArray | None:
         start, _ = self.ledger_bounds
@@ -458,7 +500,7 @@ class WindowedPlan(Plan):
     def window_facts(self, rejected: pa.Table, watermark: int | None) -> dict[str, pa.ChunkedArray]:
         facts = self._window_again(rejected)
         if self.ledger_timing and (window := self.current_window(watermark)) is not None:
-            facts[WINDOW_TIMING] = window.timing_of(rejected[self.input.event_time])
+            facts[WINDOW_TIMING] = window_timing(rejected[self.input.event_time], *window)
         return facts
 
     def _window_again(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -1,8 +1,9 @@
-"""The result of a step, for every operator."""
+"""The result of a step, and the rows of the state that wait for a time, for every operator. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,3 +60,33 @@ def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArr
     """``value``, one of ``values``, in every row."""
     codes = np.full(rows, values.index(value), np.int8)
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))
+
+
+class Grid(Protocol):
+    """Ends of windows that are made of slices."""
+
+    @property
+    def slide(self) -> int:
+        """From one window end to the next."""
+
+    def first_end_at_or_after(self, time_us: int) -> int:
+        """The first window end at or after a time."""
+
+    def oldest_slice_after(self, time_us: int) -> int:
+        """Slices that end at or before this are in no window that ends after a time."""
+
+
+@dataclass(frozen=True)
+class Timer:
+    """Rows of a state table wait for a time.
+
+    ``column`` holds a time (or an offset), and the table's key begins with it. A row is due each of ``delays`` after
+    that, in ascending order: by the watermark, or with ``clock`` by processing time. With a ``grid`` its rows are
+    slices, by their end: one is due with each window that has it.
+    """
+
+    table: str
+    column: str
+    delays: tuple[int, ...] = (0,)
+    clock: bool = False
+    grid: Grid | None = None

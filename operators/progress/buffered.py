@@ -24,7 +24,6 @@ from tidestate.operators.progress.cut_buffers import (
     buffers_of,
     distinct_buffers,
 )
-from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
     SEEN,
@@ -38,9 +37,8 @@ from tidestate.operators.progress.origins import (
     with_new_origins,
 )
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import Reports, SourceReport, merged, source_column
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import SideColumns, Sources, Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError

@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import (
     Generator,
     Reports,
@@ -29,7 +27,7 @@ from tidestate.operators.progress.tracker import (
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import INPUT, SideColumns, Sources, Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of

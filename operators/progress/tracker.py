@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, moved_one, usable
+from tidestate.operators.progress.watermarks import Sources
 from tidestate.statestore.arrays import Counters, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns

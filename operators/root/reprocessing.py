@@ -14,7 +14,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, drained_error
 from tidestate.operators.engine.reprocess import check_operator, check_reason, late_rows, waiting_rows
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.inspect.plan_from_manifest import plan_of
 from tidestate.operators.plan.reasons import PUT_BACK_REASONS
 from tidestate.recovery.control.asker import Asker

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.plan.checks import Check, LeastSpan
 from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.input_spec import Check, least_span
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import moved_one
@@ -38,8 +38,8 @@ class AlteredPlan(Plan):
     def own_checks(self) -> tuple[Check, ...]:
         """Each row has the spans that it is to bring: a shift of at least the bound, and a duration above 0."""
         about = self.altered
-        shift = () if about.shift_column is None else (LeastSpan(column=about.shift_column, least_us=about.shift_us),)
-        lasting = () if about.duration_column is None else (LeastSpan(column=about.duration_column, least_us=1),)
+        shift = () if about.shift_column is None else (least_span(about.shift_column, about.shift_us),)
+        lasting = () if about.duration_column is None else (least_span(about.duration_column, 1),)
         return (*shift, *lasting)
 
     @property

@@ -24,7 +24,7 @@ from tidestate.operators.engine.bootstrap import FILES_READ, check_new, new_job,
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.state_reader import StateReader, check_reader
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint, keep_others

@@ -18,7 +18,7 @@ from tidestate.operators.engine.bootstrap import FILES_READ, check_new, offset_t
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name

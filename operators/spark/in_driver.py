@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.engine.blocks import Block
-from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.micro_batch import Block, MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import run_task
-from tidestate.operators.engine.transport import BatchInput, InProcess, in_threads
+from tidestate.operators.engine.tasks import BatchInput, InProcess, in_threads, run_task
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges

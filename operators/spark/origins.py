@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame
 from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import SIDE
-from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.given_origins import GivenOrigins
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import Sources, Watermarks
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import is_connect
 from tidestate.operators.spark.scan.origins import origin_column

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.blocks import Block, BlockHeader
-from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows

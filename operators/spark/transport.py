@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampType
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import BatchInput
+from tidestate.operators.engine.tasks import BatchInput
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
@@ -31,8 +31,8 @@ from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import EXCHANGE, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted
-from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.segments import read_verified
 

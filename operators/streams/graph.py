@@ -14,7 +14,7 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput
 from tidestate.operators.streams.order import after_parts
 from tidestate.statestore.errors import UsageError

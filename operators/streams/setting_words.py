@@ -23,10 +23,9 @@ from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLi
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
-from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.given_origins import GivenOrigins
-from tidestate.operators.progress.watermarks import Claimant, Watermarks
+from tidestate.operators.progress.watermarks import INPUT, Claimant, Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
 from tidestate.operators.streams.words import Arguments, setting_text

@@ -17,12 +17,18 @@ from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.by_side import BySide, SideGenerator
 from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSettings, advance_time, settings_by_source
 from tidestate.operators.progress.ctis import Ctis
-from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
 from tidestate.operators.progress.given_origins import GivenOrigins
-from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.tracker import Generator
-from tidestate.operators.progress.watermarks import Claimant, Watermarks
+from tidestate.operators.progress.watermarks import (
+    Claimant,
+    SideColumns,
+    Sources,
+    Watermarks,
+    given_sources,
+    side_sources,
+    sources,
+)
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,

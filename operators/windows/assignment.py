@@ -95,9 +95,7 @@ def too_late(plan: WindowedPlan, events: pa.Table, times: Times, watermark: int)
 
 
 def late_outside(plan: WindowedPlan, events: pa.Table, times: Times, watermark: int) -> Flags:
-    """Events without windows that are too late to be in one; of length 0 if each event has a window."""
-    if not isinstance(plan.kind, Sliding) or not plan.kind.has_gaps:
-        return np.zeros(0, bool)
+    """Events without windows that are too late to be in one, where windows have gaps."""
     late: Flags = times < plan.closed_at(watermark)
     return late & (last_ends(plan.kind, times, events) == BEGINNING_US) if late.any() else late
 

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.checks import TOUCHED_LIMIT, Check, RightLifetime
+from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.held_rows import NUMBER, NUMBERED, number_rows, numbers_table, read_numbers
-from tidestate.operators.plan.ledger import ledger
+from tidestate.operators.plan.input_spec import TOUCHED_LIMIT, Check, wrong_lifetimes
 from tidestate.operators.plan.plan import RECEIVED
 from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.transition import Transition
@@ -50,18 +50,12 @@ FARTHEST = 2**61
 """Farther than any event time, and near enough that windows around it stay in int64."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RightIntervals(Check):
-    """Of rows of several shapes, the intervals have a right lifetime; ``columns`` say what each row is."""
-
-    start: str
-    columns: EventColumns
-    lasting: RightLifetime
-    reason: str = BAD_WINDOW
-
-    def failing(self, events: pa.Table, times: Times) -> Flags:
-        bad = self.lasting.failing(events, times)
-        return bad & (_lives(events, self.start, self.columns).shapes == INTERVAL) if len(bad) else bad
+def _wrong_intervals(
+    kind: Sliding, end: str, start: str, columns: EventColumns, events: pa.Table, times: Times
+) -> Flags:
+    """Of rows of several shapes, the intervals whose lifetime is not right; ``columns`` say what each row is."""
+    bad = wrong_lifetimes(kind, end, events, times)
+    return bad & (_lives(events, start, columns).shapes == INTERVAL) if len(bad) else bad
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +74,8 @@ class EdgePlan(WindowPlan):
 
     @property
     def own_checks(self) -> tuple[Check, ...]:
-        lasting = RightLifetime(kind=self.slices, end=self._end)
-        return (RightIntervals(start=self.input.event_time, columns=self.lives, lasting=lasting),)
+        wrong = partial(_wrong_intervals, self.slices, self._end, self.input.event_time, self.lives)
+        return (Check(BAD_WINDOW, wrong),)
 
     @property
     def keeps_received(self) -> bool:
@@ -230,7 +224,7 @@ def _hand_over(
         spans,
         changes,
         {name: many for name, many in counters.items() if many},
-        ledger(plan, edges.filter(pa.array(lost)), BAD_WINDOW, watermark_of(context.before)) if lost.any() else None,
+        plan.ledger(edges.filter(pa.array(lost)), BAD_WINDOW, watermark_of(context.before)) if lost.any() else None,
         int(following[lasting].min()) if lasting.any() else END_US,
     )
 

@@ -21,8 +21,7 @@ from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.columns import chosen, equal, with_columns
-from tidestate.operators.windows.groups import NEVER, Gathered, Phases, column_numbers
+from tidestate.operators.windows.groups import NEVER, Gathered, Phases, chosen, column_numbers, equal, with_columns
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, total

@@ -6,7 +6,7 @@ the other elements of its key form sessions without it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +125,7 @@ def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Cont
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The arrivals, and those that windows refuse because their composite trigger has finished."""
-    if not plan.triggers.finishes:
+    if not plan.finishes:
         return arriving, arriving.slice(0, 0)
     names = plan.group_keys if plan.sessions else plan.identity
     return without_closed(stored, arriving, names, sessions=plan.sessions)
@@ -137,7 +137,7 @@ def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
     timers = [plan.clock.schema.empty_table().select(names)]
     # A timer that ran out when the window's end was passed is due in the next step, even if the clock stands still.
     due = (
-        (CLOCK, context.now_us, plan.triggers.by_clock),
+        (CLOCK, context.now_us, plan.by_clock),
         (MARKS, context.watermark, context.watermark > context.watermark_before),
     )
     for name, bound, moved in due:
@@ -185,7 +185,7 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
         over = _over_by_settings(plan, stored, context)
         stored = open_to(plan, stored, context.watermark_before)
     arriving, refused = _without_closed(plan, stored, arriving)
-    if plan.triggers.finishes:
+    if plan.finishes:
         stored = stored.filter(pa.array(~trigger_finished(stored)))
     identity = [*names, START, END]
     both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
@@ -200,7 +200,7 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     place, here = np.cumsum(concerned) - 1, concerned[of_stored]
     rows = stored if here.all() else stored.filter(pa.array(here))
     owner = place[of_new]
-    groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), context)
+    groups = _joined(plan, windows, rows, arriving, (place[of_stored[here]], owner), same[here], context)
     replaced = plan.groups.conform(stored.filter(pa.array(~same)))
     groups = pa.concat_tables([groups, over]) if over.num_rows else groups
     return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NO_ROWS, refused)
@@ -227,7 +227,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
-    if not (plan.triggers.per_element or plan.triggers.finishes):
+    if not (plan.triggers.per_element or plan.finishes):
         new = _combined(plan, new, key_of[rows], starts)
     if context.watermark == END_US:
         found = pa.concat_tables([plan.groups.schema.empty_table(), *view[GROUPS].scan()])
@@ -251,17 +251,6 @@ def _combined(plan: GroupTables, new: pa.Table, key_of: Numbers, starts: Numbers
     return pa.table([*windows.columns, *values.columns], schema=plan.arriving.schema)
 
 
-@dataclass(frozen=True)
-class _Owners:
-    """The index of the group of each ``stored`` and each ``new`` row. ``same``: the group has the stored row's
-    bounds.
-    """
-
-    stored: Numbers
-    new: Numbers
-    same: Flags
-
-
 def _same_windows(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Context) -> tuple[pa.Table, Numbers]:
     """The groups of windows with fixed bounds, and the index of each new row's group."""
     names = plan.identity
@@ -269,7 +258,7 @@ def _same_windows(plan: GroupTables, stored: pa.Table, new: pa.Table, context: C
     both = pa.concat_tables([rows.select(plan.bare.key_names) for rows in (stored, new)])
     windows = both.take(pa.array(firsts(np.concatenate([of_stored, of_new]), count)))
     same = np.ones(stored.num_rows, bool)
-    return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), context), of_new
+    return _joined(plan, windows, stored, new, (of_stored, of_new), same, context), of_new
 
 
 def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Context) -> tuple[pa.Table, Numbers]:
@@ -301,21 +290,30 @@ def fresh_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table
 
 
 def _joined(
-    plan: GroupTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, context: Context
+    plan: GroupTables,
+    windows: pa.Table,
+    stored: pa.Table,
+    new: pa.Table,
+    owners: tuple[Numbers, Numbers],
+    same: Flags,
+    context: Context,
 ) -> pa.Table:
-    """The groups of these windows: stored rows combined with new ones."""
+    """The groups of these windows: stored rows combined with new ones. ``owners``: the index of the group of each
+    stored and of each new row; ``same``: the group has the stored row's bounds.
+    """
+    of_stored, _ = owners
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, context))]
     count = windows.num_rows
     known = {name: windows[name].cast(plan.whole.schema.field(name).type) for name in plan.whole.key_names}
-    owner = np.concatenate([owners.stored, owners.new])
+    owner = np.concatenate(owners)
     values = combine_values(plan.merging, pa.concat_tables(parts), owner, count)
     known |= dict(zip(values.column_names, values.columns, strict=True))
     for column in plan.progress:
         if column.combiner in ("sum", "max") and known[column.name].null_count:
             known[column.name] = pc.fill_null(known[column.name], 0)
-    kept = np.flatnonzero(owners.same)
+    kept = np.flatnonzero(same)
     place = np.full(count, -1)
-    place[owners.stored[kept]] = kept
+    place[of_stored[kept]] = kept
     # With other bounds it is another window, which has emitted nothing.
     other = pa.array(place < 0)
     known |= {name: pc.if_else(other, 0, known[name]) for name in (EMITTED, PANES)}

@@ -5,6 +5,7 @@ accepted events as partials of their windows. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
 from tidestate.operators.windows.assignment import (
@@ -97,7 +97,7 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Cont
         extra: list[Values] = [events[name].take(places) for name in plan.input.order]
         if plan.in_order:
             extra.append(pa.array(times[index]))
-        if plan.triggers.finishes:
+        if plan.finishes:
             extra.append(_whole(plan, events).take(places))
         return _typed(plan.taken, [*keys, *bounds, *sizes, *columns, *extra])
     if not plan.sessions:
@@ -202,7 +202,7 @@ class WindowPlan(GroupTables):
         return np.minimum(last, named)
 
     def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
-        return late_outside(self, events, times, watermark)
+        return late_outside(self, events, times, watermark) if self.has_gaps else np.zeros(0, bool)
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
         if not self.overlapping or not self.refuses_by_windows(watermark):
@@ -216,8 +216,12 @@ class WindowPlan(GroupTables):
     def output_watermark(self, watermark: int, column: str) -> int:
         return output_watermark(self, watermark, column)
 
+    @cached_property
+    def _timers(self) -> tuple[Timer, ...]:
+        return window_timers(self)
+
     def timers(self, context: Context) -> tuple[Timer, ...]:
-        return (*window_timers(self), *super().timers(context))
+        return (*self._timers, *super().timers(context))
 
     def expiry(self, context: Context) -> dict[str, int]:
         return {**window_expiry(self, context), **super().expiry(context)}
@@ -226,7 +230,7 @@ class WindowPlan(GroupTables):
         if self.lazy:
             ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, context)
             due = due_in_parts(self, view, ready, context)
-            if context.only_arrivals and not ready.arriving.num_rows and not self.triggers.by_clock:
+            if context.only_arrivals and not ready.arriving.num_rows and not self.by_clock:
                 return Transition(ready.changes, self.pane_schema.empty_table(), due=due)
             moved = step_in_shares(self, view, ready.arriving, context, self._step(context), ready.alone)
             return replace(moved, changes={**moved.changes, **ready.changes}, due=due)

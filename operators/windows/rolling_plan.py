@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.names import PARTS, SLICE_END
@@ -59,7 +58,7 @@ class RollingPlan(WindowPlan):
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         def step(view: StateView, arriving: pa.Table, _alone: Flags | None) -> Transition:
             ready = ready_rolling(self, view, arriving, context)
-            if context.only_arrivals and not ready.arriving.num_rows and not self.triggers.by_clock:
+            if context.only_arrivals and not ready.arriving.num_rows and not self.by_clock:
                 return Transition(ready.changes, self.pane_schema.empty_table())
             moved = step_windows(self, view, ready.arriving, context)
             return replace(moved, changes={**moved.changes, **ready.changes})

@@ -19,13 +19,10 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition, check_on_time
+from tidestate.operators.plan.transition import Timer, Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.elements import ElementPanes, element_panes
 from tidestate.operators.windows.gather import gather_groups
 from tidestate.operators.windows.groups import (
@@ -34,8 +31,11 @@ from tidestate.operators.windows.groups import (
     Gathered,
     Phases,
     Ready,
+    chosen,
     column_numbers,
+    equal,
     trigger_finished,
+    with_columns,
 )
 from tidestate.operators.windows.names import (
     CLOCK,
@@ -57,10 +57,18 @@ from tidestate.operators.windows.names import (
     SLICE_END,
     START,
 )
-from tidestate.operators.windows.panes import replaced_panes, retractions, values_where
 from tidestate.operators.windows.session_slices import end_beyond, over_at
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.operators.windows.triggers import Tree, closes, due_next, fire, phases
+from tidestate.operators.windows.triggers import (
+    Tree,
+    closes,
+    due_next,
+    fire,
+    phases,
+    replaced_panes,
+    retractions,
+    values_where,
+)
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
@@ -154,7 +162,7 @@ def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Tab
         name: bounds[of] for name, of in zip(plan.ledger_bounds, (START, END), strict=True)
     }
     watermark = None if context.watermark_before == BEGINNING_US else context.watermark_before
-    return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
+    return plan.ledger(pa.table(named), WINDOW_CLOSED, watermark)
 
 
 def _closing(plan: GroupTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:
@@ -383,7 +391,7 @@ def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
 
     When sessions in parts end is not among them: a step that reads their parts sees it, see `due_in_parts`.
     """
-    timers = [Timer(CLOCK, "due", clock=True)] if plan.triggers.by_clock else []
+    timers = [Timer(CLOCK, "due", clock=True)] if plan.by_clock else []
     if plan.by_number:  # they are full at a number of messages, at no time
         return tuple(timers)
     closing = plan.looks_at_closing and plan.allowed_us > 0
@@ -415,7 +423,7 @@ def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, contex
 
 def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
     """Windows are kept until they expire, parts until they are in no window to come, timers until they are due."""
-    bounds = {CLOCK: context.now_us - 1} if plan.triggers.by_clock else {}
+    bounds = {CLOCK: context.now_us - 1} if plan.by_clock else {}
     if context.watermark == BEGINNING_US:
         return bounds
     last = END_US - 1

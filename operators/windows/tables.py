@@ -28,7 +28,7 @@ from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sli
 from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.lone_origin import LoneOrigin
+from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import (
     CELL,
@@ -92,9 +92,19 @@ class GroupTables(WindowedPlan):
         """But not where messages are numbered: none is late by its number."""
         return not self.kind.numbered
 
+    @cached_property
+    def by_clock(self) -> bool:
+        """Whether a trigger waits for processing time."""
+        return self.triggers.by_clock
+
+    @cached_property
+    def finishes(self) -> bool:
+        """Whether a window may close for good before it is over, by its composite trigger."""
+        return self.triggers.finishes
+
     @property
     def clocked(self) -> bool:
-        return super().clocked or self.triggers.by_clock
+        return super().clocked or self.by_clock
 
     @property
     def retracts(self) -> bool:
@@ -139,7 +149,7 @@ class GroupTables(WindowedPlan):
 
     @property
     def names_windows(self) -> bool:
-        return super().names_windows or self.triggers.finishes
+        return super().names_windows or self.finishes
 
     def expired_at(self, watermark: int) -> int:
         closed = self.closed_at(watermark)
@@ -207,13 +217,13 @@ class GroupTables(WindowedPlan):
         """The gap of all sessions, in microseconds or offsets."""
         return of_type(self.kind, Sessions).gap
 
-    @property
+    @cached_property
     def slices(self) -> Sliding:
         """The kind of window, of those that have parts: sliding, or tumbling."""
         return of_type(self.kind, Sliding)
 
-    @property
-    def observers(self) -> tuple[Observer, ...]:
+    @cached_property
+    def observers(self) -> tuple[Observer, ...]:  # type: ignore[override]
         """Windows of offsets take one origin."""
         return (LoneOrigin({"": self.input.order[0]}),) if self.by_offset and len(self.input.order) == 2 else ()
 
@@ -355,7 +365,7 @@ class GroupTables(WindowedPlan):
     def _unset(self) -> frozenset[str]:
         """Columns of progress and dues that these triggers never set."""
         early = self.triggers.early
-        clock = () if self.triggers.by_clock else (SINCE, DUE_CLOCK)
+        clock = () if self.by_clock else (SINCE, DUE_CLOCK)
         marks = () if early is not None and early.kind == "every_event_time" else (DUE_MARK,)
         return frozenset((*clock, *marks, *(() if self.triggers.when else (CLOSED,))))
 
@@ -455,10 +465,10 @@ class GroupTables(WindowedPlan):
         first = (*waiting, self.groups) if self.lazy else (self.groups, *waiting)
         return (*first, *other, self.clock, self.marks, *self.held_tables)
 
-    @property
+    @cached_property
     def per_event(self) -> bool:
         """Whether events reach the state one by one: to number, refuse or order them, or for a pane after each."""
-        return self.by_number or self.triggers.per_element or self.triggers.finishes or self.in_order
+        return self.by_number or self.triggers.per_element or self.finishes or self.in_order
 
     @property
     def exchanged(self) -> TableSpec:  # type: ignore[override]
@@ -474,7 +484,7 @@ class GroupTables(WindowedPlan):
         extra = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
         if self.in_order:
             extra.append(Column(TIME_OF, "int64"))
-        if self.triggers.finishes:
+        if self.finishes:
             # By number: names of input columns may be anything.
             fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input.schema)]
             extra.append(Column(EVENT, type_text(pa.struct(fields))))

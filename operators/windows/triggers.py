@@ -1,4 +1,5 @@
-"""Which groups fire now, and when each is due next. Vectorised; conditions are evaluated at the end of a batch.
+"""Which groups fire now, with which panes, and when each is due next. Vectorised; conditions are evaluated at the end
+of a batch.
 
 A *composite* trigger is a tree of conditions, with the progress of each part in columns of the group. If the
 condition of the whole tree holds, the window emits a pane, and every part that contributed is finished; `repeatedly`
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import NEVER, Fired, Gathered, Phases, column_numbers
-from tidestate.operators.windows.names import CLOSED, EMITTED, END, PENDING, SINCE, START
+from tidestate.operators.windows.names import CLOSED, EMITTED, END, PANES, PENDING, SINCE, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
 
@@ -125,6 +128,31 @@ def _due_by_clock(trigger: Trigger | None, groups: pa.Table, context: Context) -
         waits = (column_numbers(groups, PENDING) > 0) & (since != NEVER)
         return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
     return NEVER
+
+
+def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
+    """Results of the groups ``where``, null in the others: a function of the user may be expensive."""
+    if where.all():
+        return results(plan.aggregates, groups)
+    values = results(plan.aggregates, groups.filter(pa.array(where)))
+    places = np.cumsum(where) - 1
+    return values.take(pa.array(places, mask=~where))
+
+
+def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:
+    """The last panes of ``groups`` again, as retractions."""
+    results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
+    values = pa.table(results, names=[a.name for a in plan.aggregates])
+    number = pc.subtract(groups[PANES], 1)
+    return plan.panes(groups, values, number, timing, "retract", np.zeros(groups.num_rows, bool))
+
+
+def replaced_panes(plan: GroupTables, gathered: Gathered, context: Context) -> list[pa.Table]:
+    """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
+    rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
+    behind, passed = gathered.became <= context.watermark_before, gathered.became <= context.watermark
+    timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
+    return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]
 
 
 class Tree:

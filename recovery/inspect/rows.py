@@ -22,6 +22,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.prefetch import prefetch
+from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -210,12 +211,6 @@ def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> p
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def columns_now(columns: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """What columns of a file are called now, by their name there; without those whose name is another's now."""
-    there = {name: names.get(name, name) for name in columns if name in names or name not in names.values()}
-    return {then: now for then, now in there.items() if now}
 
 
 def state_difference(

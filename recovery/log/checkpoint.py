@@ -341,7 +341,9 @@ class Checkpoint:
                 code="ids-used-up",
                 id=manifest.id,
             )
-        manifest = self._parts.written(self.objects, msgspec.structs.replace(manifest, version=version()))
+        manifest = msgspec.structs.replace(manifest, version=version())
+        if any(operator.parts or not operator.is_inline for operator in manifest.operators.values()):
+            manifest = self._parts.written(self.objects, manifest)
         data, digest = encode(manifest)
         _check_readable(data, manifest.id)
         try:

@@ -23,6 +23,8 @@ from tidestate.statestore.files.refs import FileRef, PartitionState, common_boun
 from tidestate.statestore.spec.tables import TableSpec
 
 MANIFEST_FORMAT = 1
+INLINE_PARTITIONS = 64
+"""Up to this number the partitions of an operator are in the manifest itself."""
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
@@ -213,6 +215,11 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     def parts(self) -> tuple[FileRef, ...]:
         """The files with its partitions."""
         return (*self.base, *self.copies, *self.changes)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether it has so few partitions that they are in the manifest itself."""
+        return len(self.partitions) <= INLINE_PARTITIONS
 
     def stepped(self, answered: Mapping[int, PartitionState], expire: Mapping[str, int]) -> OperatorState:
         """After a step of some partitions; the others let rows ``expire`` up to these bounds, and nothing else."""

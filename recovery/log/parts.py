@@ -25,8 +25,6 @@ from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.write_behind import WriteBehind
 
-INLINE_PARTITIONS = 64
-"""Up to this number the partitions are in the manifest itself."""
 PART_BYTES = 4 << 20
 """About the size of a part of a base."""
 MAX_CHANGES = 16
@@ -79,7 +77,7 @@ class Parts:
 
     def _written(self, objects: Objects, name: str, operator: OperatorState, checkpoint_id: int) -> OperatorState:
         now = operator.partitions
-        if len(now) <= INLINE_PARTITIONS:
+        if operator.is_inline:
             return msgspec.structs.replace(operator, count=0, base=(), copies=(), changes=())
         before = self._before(objects, name, operator, checkpoint_id)
         changed = {number: one for number, one in enumerate(now) if one is not before.get(number) != one}

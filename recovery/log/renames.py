@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -43,3 +43,9 @@ def records_of(columns: Collection[str], renamed: Sequence[Renamed]) -> list[Ren
 def together(*records: Sequence[Renamed]) -> list[Renamed]:
     """Records of the same files, in order."""
     return sorted((one for part in records for one in part), key=itemgetter(0))
+
+
+def columns_now(columns: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """What columns of a file are called now, by their name there; without those whose name is another's now."""
+    there = {name: names.get(name, name) for name in columns if name in names or name not in names.values()}
+    return {then: now for then, now in there.items() if now}

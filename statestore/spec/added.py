@@ -19,7 +19,8 @@ import msgspec
 
 class Added(NamedTuple):
     """Of a field: it is left out at its default. ``needs``: the capability of a reader that it asks for where it has
-    another value, see `tidestate.recovery.log.needs`; empty for one that earlier versions may read as if it had not.
+    another value, see `tidestate.recovery.log.manifest_file`; empty for one that earlier versions may read as if it
+    had not.
     """
 
     needs: str = ""

@@ -12,11 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from tidestate import OperatorStream
-from tidestate.operators.engine.blocks import BlockHeader
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partitions import finished
+from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
+from tidestate.operators.engine.partitions import take_step
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
@@ -129,4 +128,4 @@ def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list
 
 def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> tuple[Transition, Dues]:
     """A step with what expires in it, and when something is due next."""
-    return finished(plan, view, plan.step(view, arriving, context), context)
+    return take_step(plan, view, arriving, context)

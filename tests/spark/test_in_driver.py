@@ -19,7 +19,7 @@ from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import output, same, stream
 from tidestate import OperatorStream, agg
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.spark import in_driver
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError

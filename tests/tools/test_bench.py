@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tidestate.recovery.log import parts
 from tools.bench import __main__ as bench
 from tools.bench import alone, cases, scale, table
 from tools.bench.bids import Bids
@@ -71,7 +70,7 @@ def test_a_part_of_a_page_is_replaced_again_and_again(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_checkpoint_asks_s3_for_what_it_changes_and_not_for_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for each partition that has changed, a part of the manifest, the manifest; two lists, and no read."""
-    monkeypatch.setattr(parts, "INLINE_PARTITIONS", 4)  # small jobs have parts, too
+    monkeypatch.setattr("tidestate.recovery.log.manifest.INLINE_PARTITIONS", 4)  # small jobs have parts, too
     rows = list(scale.run([8, 12], [4], warm=2))
     assert [[row[name] for name in ("put", "list", "get", "head", "delete")] for row in rows] == [
         [4 + 2, 2, 0, 0, 0]

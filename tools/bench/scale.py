@@ -24,7 +24,7 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import Batches, BatchInput, InProcess
+from tidestate.operators.engine.tasks import Batches, BatchInput, InProcess
 from tidestate.operators.spark.sent_states import Packed, SentStates, StatesOfTasks
 from tidestate.operators.spark.tasks import level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidestate.operators.describe.output_origin import ORIGIN_COLUMNS
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, names_places, of_keys, plain_values, whole_numbers
-from tidestate.operators.plan.output_buffers import ORIGIN_COLUMNS
 from tidestate.operators.plan.plan import BOUNDS, OTHER_BOUNDS
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState

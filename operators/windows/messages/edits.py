@@ -27,9 +27,8 @@ from tidestate.operators.describe.windows import Global, Rolling, Sliding
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
-from tidestate.operators.windows.columns import with_columns
 from tidestate.operators.windows.gather import fresh_groups
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.windows.groups import column_numbers, with_columns
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, known_as_rejected, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions, get_windows

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.classify import event_times, judge, with_refused
-from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import ONLY, REFUSED
 from tidestate.operators.plan.reasons import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -75,7 +74,7 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
     rows = plan.window_rows(accepted, times, context) if accepted.num_rows else plan.taken.schema.empty_table()
     ledgers = [rows for rows in (refused, rejected) if rows is not None]
     if gone.num_rows:
-        ledgers.append(ledger(plan, gone, BEYOND_RETENTION, watermark))
+        ledgers.append(plan.ledger(gone, BEYOND_RETENTION, watermark))
     return NewMessages(
         accepted, rows, pa.concat_tables(ledgers) if ledgers else None, total([classes, reasons, counters])
     )
@@ -97,7 +96,7 @@ def _refused_first(
     out = refused
     why = out[REFUSED].combine_chunks()
     counters = {"events": out.num_rows, **{row["values"]: row["counts"] for row in pc.value_counts(why).to_pylist()}}
-    return going, ledger(plan, out, why, watermark), counters | ends
+    return going, plan.ledger(out, why, watermark), counters | ends
 
 
 def _new(

@@ -39,7 +39,7 @@ class MessagePlan(MessageWindows, WindowPlan):
     def taking(
         self, view: StateView, arriving: pa.Table, context: Context, step: Callable[[pa.Table], Transition]
     ) -> Transition:
-        if not self.triggers.finishes:
+        if not self.finishes:
             return super().taking(view, arriving, context, step)
 
         def recorded(rows: pa.Table) -> Transition:

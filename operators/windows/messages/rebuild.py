@@ -18,8 +18,7 @@ from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.columns import chosen, equal, with_columns
-from tidestate.operators.windows.groups import column_numbers, trigger_finished
+from tidestate.operators.windows.groups import chosen, column_numbers, equal, trigger_finished, with_columns
 from tidestate.operators.windows.messages.reading import (
     in_portions,
     incomplete_windows,
@@ -31,7 +30,7 @@ from tidestate.operators.windows.messages.record import between_windows, message
 from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
-from tidestate.operators.windows.panes import retractions
+from tidestate.operators.windows.triggers import retractions
 from tidestate.statestore.arrays import Numbers, total
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each
@@ -77,7 +76,7 @@ def _lost(plan: MessageWindows, state: StateView, events: pa.Table, context: Con
     rows = plan.as_messages(events)
     at_us = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     accepted = was == positions(known_until(plan, events, at_us))
-    if plan.in_order and plan.triggers.finishes:  # those that are held have not been stored yet
+    if plan.in_order and plan.finishes:  # those that are held have not been stored yet
         accepted &= at_us < context.watermark_before
     once = first_of_each(rows.select(index.key_names), accepted) == np.arange(rows.num_rows)
     events, rows = events.filter(pa.array(once)), tables.conform(rows.filter(pa.array(once)))

@@ -35,7 +35,7 @@ def message_step(plan: MessageWindows, view: StateView, arriving: pa.Table, cont
     plan = plan.within(state)
     admitted = admit_messages(plan, state, arriving, context)
     # Where triggers finish, windows say what they take.
-    recorded = (record_between if plan.triggers.finishes else record)(plan, state, admitted.accepted, context)
+    recorded = (record_between if plan.finishes else record)(plan, state, admitted.accepted, context)
     state.apply(recorded)
 
     def read(windows: pa.Table) -> Ranges:
@@ -44,7 +44,7 @@ def message_step(plan: MessageWindows, view: StateView, arriving: pa.Table, cont
     moved = plan.reading(read).window_step(state, admitted.rows, context)
     # With a horizon each state partition closes windows of its own: what expires follows from the state then.
     state.apply(with_expiry(moved.changes, window_expiry(plan, context)) if plan.horizon else moved.changes)
-    if plan.triggers.finishes:
+    if plan.finishes:
         recorded = moved.changes
     partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if plan.loss is not None else {}
     settled = True

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.faults.simulation.scheduler import Actor, Event, Process
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.statestore.errors import TidestateError, UnavailableError
 
 if TYPE_CHECKING:

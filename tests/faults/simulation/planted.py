@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from tidestate.operators.engine import driver, transport
+from tidestate.operators.engine import driver, tasks
 from tidestate.operators.engine.delivery import Offers
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.graph import Graph
@@ -61,12 +61,12 @@ def _publishes_anyway() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _loses_an_event() -> Iterator[tuple[Any, str, Any]]:
-    real = transport.one_batch
+    real = tasks.one_batch
 
     def one_batch(graph: Graph, batch: Any) -> Any:
         return {name: rows.slice(0, max(1, rows.num_rows - 1)) for name, rows in real(graph, batch).items()}
 
-    yield transport, "one_batch", one_batch
+    yield tasks, "one_batch", one_batch
 
 
 def _takes_too_much() -> Iterator[tuple[Any, str, Any]]:

@@ -26,7 +26,7 @@ from tests.faults.simulation.engine import Executors, attempted
 from tests.faults.simulation.scheduler import Actor, Event, Later, Process, Scheduler
 from tests.faults.simulation.storage import SimulatedFileSystem, Store
 from tests.helpers.process import forget
-from tidestate.operators.engine import driver, process, transport
+from tidestate.operators.engine import driver, process, tasks
 from tidestate.operators.local import standalone
 from tidestate.recovery.log import lease
 from tidestate.recovery.retention import upkeep
@@ -160,7 +160,7 @@ class World:
         yield remote, "_probed", _Everything()
         yield remote, "of_this_user", lambda name: self.folder / self.process.name / name
         yield standalone, "InProcess", Executors
-        yield transport, "in_threads", lambda work, tasks, _threads: attempted(self, work, tasks)
+        yield tasks, "in_threads", lambda work, tasks, _threads: attempted(self, work, tasks)
         yield from ((one, "lock", _NoLock()) for one in _cached_properties())
         # Defaults were read when these modules were imported.
         yield driver.Driver.__init__, "__kwdefaults__", {**driver.Driver.__init__.__kwdefaults__, "wait": self._sleep}

@@ -28,7 +28,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine import delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind

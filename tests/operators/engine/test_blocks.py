@@ -8,8 +8,7 @@ import pyarrow as pa
 
 import tidestate as ts
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine.blocks import Block, arrived_rows, blocks_of
-from tidestate.operators.engine.micro_batch import spans
+from tidestate.operators.engine.micro_batch import Block, arrived_rows, blocks_of, spans
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US

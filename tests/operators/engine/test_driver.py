@@ -33,7 +33,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.engine.tasks import BatchInput, InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tidestate.operators.engine.transport import in_threads
+from tidestate.operators.engine.tasks import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -23,8 +23,8 @@ from tidestate.operators.engine.job_log import (
     crosses_gap,
     is_minute_over,
 )
+from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.peaks import highest, leapt, peak_of, time_steps
 from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME

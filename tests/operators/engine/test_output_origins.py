@@ -30,7 +30,7 @@ from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators import Root
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork

@@ -20,12 +20,11 @@ from tests.helpers.process import LONG
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.transport import Batches, InProcess
+from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context

@@ -22,7 +22,7 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.engine.tasks import BatchInput, InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import InvariantError

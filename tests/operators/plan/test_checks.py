@@ -11,16 +11,16 @@ import pytest
 import tidestate as ts
 from tidestate import agg
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, SlidingLifetimes
-from tidestate.operators.plan.checks import (
+from tidestate.operators.plan.input_spec import (
     TOUCHED_LIMIT,
     Check,
-    HasPlace,
-    LeastSpan,
-    NotNull,
-    RightBounds,
-    RightLifetime,
-    ShortKey,
-    TimeInRange,
+    has_place,
+    least_span,
+    not_null,
+    right_bounds,
+    right_lifetime,
+    short_key,
+    time_in_range,
     window_checks,
 )
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
@@ -40,12 +40,12 @@ def failing(check: Check, times: list[int] | None = None, **columns: Any) -> lis
 @pytest.mark.parametrize(
     ("check", "columns", "rows"),
     [
-        (NotNull(columns=("a", "b"), reason="null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
-        (ShortKey(columns=("a",)), {"a": ["short", LONG, None]}, [1]),
-        (HasPlace(order=("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
-        (HasPlace(order=("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
-        (LeastSpan(column="gap", least_us=1), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
-        (RightBounds(signed=False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
+        (not_null(("a", "b"), "null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
+        (short_key(("a",)), {"a": ["short", LONG, None]}, [1]),
+        (has_place(("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
+        (has_place(("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
+        (least_span("gap", 1), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
+        (right_bounds(signed=False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
     ],
 )
 def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int]) -> None:
@@ -56,8 +56,8 @@ def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int])
 
 
 def test_times_and_lifetimes() -> None:
-    assert failing(TimeInRange(), [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
-    check = RightLifetime(kind=SlidingLifetimes(HOUR, HOUR, end="end"), end="end")
+    assert failing(time_in_range(), [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
+    check = right_lifetime(SlidingLifetimes(HOUR, HOUR, end="end"), "end")
     begins = [10, 10, 10, 10, LIMIT_US + 5]
     ends = [11, 10, None, 10 + HOUR * (TOUCHED_LIMIT + 2), LIMIT_US + 6]
     assert failing(check, begins, end=pa.array(ends, pa.int64())) == [1, 3]  # the last one's start says why
@@ -66,16 +66,18 @@ def test_times_and_lifetimes() -> None:
 def test_retractions_are_refused_unless_they_are_applied() -> None:
     panes = {"window_start": [0], "window_end": [5], "kind": ["retract"]}
     with pytest.raises(UsageError) as refused:
-        failing(RightBounds(signed=False), **panes)
+        failing(right_bounds(signed=False), **panes)
     assert refused.value.code == "retractions"
-    assert failing(RightBounds(signed=True), **panes) == []
+    assert failing(right_bounds(signed=True), **panes) == []
 
 
 def test_which_windows_bring_what() -> None:
     assert window_checks(Sliding(HOUR, HOUR), signed=False) == ()
     assert window_checks(Counted(3, 3), signed=False) == ()
-    assert [type(one) for one in window_checks(NamedWindow(), signed=True)] == [RightBounds]
-    assert [type(one) for one in window_checks(Sessions(gap_column="g"), signed=False)] == [LeastSpan]
+    (bounds,) = window_checks(NamedWindow(), signed=True)
+    assert failing(bounds, window_start=[0, 5], window_end=[5, 5]) == [1]
+    (gap,) = window_checks(Sessions(gap_column="g"), signed=False)
+    assert failing(gap, g=[1, 0]) == [1]
 
 
 def test_the_first_condition_gives_the_reason() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import Dues, dues_after, next_by_clock, next_due, with_expiry
-from tidestate.operators.plan.timers import Timer
+from tidestate.operators.plan.transition import Timer
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import OriginCounters
-from tidestate.operators.progress.declared_sources import sources
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, progress_families
 from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
+from tidestate.operators.progress.watermarks import sources
 
 SECOND = 1_000_000
 

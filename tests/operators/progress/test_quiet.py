@@ -21,10 +21,10 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.transport import InProcess
-from tidestate.operators.progress.declared_sources import sources
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
+from tidestate.operators.progress.watermarks import sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention

@@ -48,7 +48,7 @@ def _few(first: Path, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def few(patch: pytest.MonkeyPatch) -> None:
     """Small jobs have parts, too, and many of them."""
-    patch.setattr(parts, "INLINE_PARTITIONS", 2)
+    patch.setattr("tidestate.recovery.log.manifest.INLINE_PARTITIONS", 2)
     patch.setattr(parts, "PART_BYTES", 1500)
     patch.setattr(parts, "MAX_CHANGES", 3)
 

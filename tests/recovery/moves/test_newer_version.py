@@ -21,7 +21,7 @@ from tidestate.operators import Policy
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.needs import CAPABILITIES
+from tidestate.recovery.log.manifest_file import CAPABILITIES
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
 from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale

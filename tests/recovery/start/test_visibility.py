@@ -27,7 +27,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.engine.tasks import BatchInput, InProcess
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
