@@ -18,3 +18,11 @@ PLAIN_TYPES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 """By Spark's name; without timestamps, decimals and nested types."""
+
+
+def decimal_of(kind: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type as Spark writes it; None for any other."""
+    if not (kind.startswith("decimal(") and kind.endswith(")")):
+        return None
+    precision, _, scale = kind[8:-1].partition(",")
+    return int(precision), int(scale)

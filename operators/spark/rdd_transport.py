@@ -13,7 +13,7 @@ from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.batch import DirectBatch
-from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.scan.files import NeedsJvmError
 from tidestate.operators.spark.sent_states import SentStates, StatesOfTasks
 from tidestate.operators.spark.tasks import failed, level_side, results_of, scan_side
 

@@ -21,8 +21,7 @@ from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.scan.decide import DirectScan
-from tidestate.operators.spark.scan.division import FileRange
-from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
 from tidestate.operators.spark.sent_states import StatesOfTasks
 from tidestate.statestore.errors import TidestateError, invariant

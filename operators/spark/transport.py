@@ -27,7 +27,7 @@ from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
 from tidestate.operators.spark.rdd_transport import RddTransport
 from tidestate.operators.spark.scan.batch import DirectBatch
-from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.scan.files import NeedsJvmError
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import EXCHANGE, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
-from tidestate.operators.spark.scan.division import FileRange, divide
+from tidestate.operators.spark.scan.files import FileRange, divide
 from tidestate.recovery.log.input_files import path_of
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS

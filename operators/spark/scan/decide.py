@@ -1,6 +1,6 @@
 """Which streams the tasks can read themselves: those whose rows and types are certain to be Spark's own. Pure.
 
-The answer is about the plan and the settings. What is in the files is known to the tasks alone (`footer`).
+The answer is about the plan and the settings. What is in the files is known to the tasks alone (`files`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamRelation
 
 PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
@@ -92,12 +93,6 @@ class Branch:
     source: int
     values: tuple[FileColumn | Constant, ...]
     filters: tuple[Condition, ...] = ()
-
-    @property
-    def reads(self) -> list[FileColumn]:
-        """The columns of the files that are needed, each once."""
-        values = [one for one in self.values if isinstance(one, FileColumn)]
-        return list(dict.fromkeys([*values, *(column for one in self.filters for column in one.columns)]))
 
 
 @dataclass(frozen=True)
@@ -269,14 +264,6 @@ def _check_union(parts: Sequence[_Output]) -> None:
 def _check_type(kind: str) -> None:
     if kind not in SCANNED and decimal_of(kind) is None:
         raise _Unsupported(f"a column of type {kind}")
-
-
-def decimal_of(kind: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type as Spark writes it; None for any other."""
-    if not (kind.startswith("decimal(") and kind.endswith(")")):
-        return None
-    precision, _, scale = kind[8:-1].partition(",")
-    return int(precision), int(scale)
 
 
 def _short(name: str) -> str:

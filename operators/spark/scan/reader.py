@@ -1,25 +1,28 @@
-"""Reads the ranges of a task with Arrow, in one thread and a few pages at a time."""
+"""Reads the ranges of a task with Arrow, in one thread and a few pages at a time, and keeps those of its filters."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.operators.spark.scan.decide import Branch, Constant, DirectScan, FileColumn
-from tidestate.operators.spark.scan.division import FileRange, row_groups
-from tidestate.operators.spark.scan.filters import kept_rows
-from tidestate.operators.spark.scan.footer import (
+from tidestate.operators.spark.scan.decide import Branch, Condition, Constant, DirectScan, FileColumn
+from tidestate.operators.spark.scan.files import (
+    FileRange,
     NeedsJvmError,
     ReadableFile,
     arrow_type,
     check_arrow,
     check_footer,
+    row_groups,
 )
 
 READ_ROWS = 1 << 17
@@ -55,6 +58,12 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
 
+def columns_read(branch: Branch) -> list[FileColumn]:
+    """The columns of the files that a branch needs, for its values and its filters, each once."""
+    values = [value for value in branch.values if isinstance(value, FileColumn)]
+    return list(dict.fromkeys([*values, *(column for condition in branch.filters for column in condition.columns)]))
+
+
 def seen_type(kind: str) -> pa.DataType:
     """The Arrow type in which tasks get a column of Spark's type ``kind``."""
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
@@ -63,7 +72,8 @@ def seen_type(kind: str) -> pa.DataType:
 def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> tuple[FileRange, ReadableFile]:
     with _open(one) as file:
         branch = scan.branches[one.branch]
-        readable = check_footer(file.metadata, branch.reads, rebased=scan.rebased, row_group_bytes=row_group_bytes)
+        columns = columns_read(branch)
+        readable = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
         leaves = [file.schema.column(place).path for place in range(len(file.schema))]
         for column, place in readable.places.items():
@@ -88,7 +98,7 @@ def _read(schema: pa.Schema, branch: Branch, one: FileRange, readable: ReadableF
         names = {column: leaves[place] for column, place in readable.places.items() if place is not None}
         chosen = list(names.values())
         for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=chosen, use_threads=False):
-            columns = {column: _as_expected(batch, names.get(column), column) for column in branch.reads}
+            columns = {column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)}
             yield _row_batch(schema, branch, columns, batch.num_rows)
 
 
@@ -142,3 +152,43 @@ def _check_sums(one: FileRange) -> None:
             place = 8 + 4 * (start // step)
             if found != sums[place : place + len(found)]:
                 raise NeedsJvmError(f"{path.name} does not match its checksums")
+
+
+_COMPARED: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def kept_rows(filters: tuple[Condition, ...], columns: Mapping[FileColumn, pa.Array]) -> pa.Array:
+    """Per row true, false or null; only rows with true are kept. There is at least one filter."""
+    return reduce(pc.and_kleene, (_truth(one, columns) for one in filters))
+
+
+def _truth(one: Condition, columns: Mapping[FileColumn, pa.Array]) -> pa.Array:
+    if one.column is None:
+        inside = [_truth(inner, columns) for inner in one.inside]
+        if one.kind == "not":
+            return pc.invert(inside[0])
+        return reduce(pc.and_kleene if one.kind == "and" else pc.or_kleene, inside)
+    rows = columns[one.column]
+    if one.kind == "true":
+        return rows
+    if one.kind == "null":
+        return pc.is_null(rows)
+    values = _values(one.values, one.column.type)
+    if one.kind == "in":
+        return pc.if_else(pc.invert(pc.is_null(rows)), pc.is_in(rows, value_set=values), pa.scalar(None, pa.bool_()))
+    return _COMPARED[one.kind](rows, values[0])
+
+
+def _values(values: tuple[Any, ...], kind: str) -> pa.Array:
+    """Literals as Spark keeps them: dates in days, times in microseconds."""
+    wanted = arrow_type(kind)
+    if pa.types.is_temporal(wanted):
+        plain = pa.int32() if kind == "date" else pa.int64()
+        return pa.array(values, plain).view(wanted)
+    return pa.array(values, wanted)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators.spark.scan.decide import Condition, FileColumn
-from tidestate.operators.spark.scan.filters import kept_rows
+from tidestate.operators.spark.scan.reader import kept_rows
 
 A = FileColumn("a", "int")
 B = FileColumn("b", "boolean")

@@ -14,8 +14,7 @@ import pytest
 
 from tidestate.operators.spark.scan import reader
 from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn
-from tidestate.operators.spark.scan.division import FileRange
-from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
 
 NEW = {"org.apache.spark.version": "4.0.0"}
