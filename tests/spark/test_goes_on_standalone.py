@@ -6,6 +6,7 @@ The API is that of the session; from one API to the other: tests/connect/test_go
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -221,6 +222,40 @@ def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: 
     feed(folder, 5, 8)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
+
+
+def test_the_files_of_a_folder_are_those_that_spark_records(spark: SparkSession, tmp_path: Path) -> None:
+    """Names, times and rows, in a folder with all that Spark leaves out, or lists without reading it."""
+    folder = tmp_path / "a folder, ünd more%20"
+    names = (
+        "b c.parquet",
+        "ü#1.txt",
+        "k=v",
+        "_k=v",
+        "no suffix",
+        "a+&%25;'.parquet",
+        "_hidden",
+        ".hidden",
+        "d._COPYING_",
+    )
+    for number, name in enumerate(names):
+        write(folder, number % len(TABLES), TABLES[number % len(TABLES)])
+        (folder / f"{number % len(TABLES):04d}.parquet").rename(folder / name)
+    (folder / "empty.parquet").touch()
+    (folder / "_metadata").write_text("no rows")
+    write(folder / "below", 0, TABLES[0])
+    for name in ("empty.parquet", "_metadata"):
+        os.utime(folder / name, ns=(1_000_000_009_123_456_789,) * 2)
+    frame = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    query = job().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop()
+    position = head_of(tmp_path / "root").spark
+    assert position is not None
+    ((offsets, rows),) = ts.ParquetFolder(folder, schema=SCHEMA).seek(None)
+    assert sorted(offsets.files[0]) == list(position.files["0"])
+    assert len(offsets.files[0]) == 8
+    assert head_of(tmp_path / "root").totals["events"] == len(rows) == 180
 
 
 def test_streams_have_their_sources_in_the_order_of_the_job(spark: SparkSession, tmp_path: Path) -> None:
