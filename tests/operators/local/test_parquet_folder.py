@@ -311,6 +311,7 @@ def test_state_of_sparks_own_in_front_of_the_job_is_refused(tmp_path: Path) -> N
     write(tmp_path / "in", 0, TABLES[0])
     take(tmp_path / "in", tmp_path / "root")
     before = head_of(tmp_path / "root")
+    assert compare(before.spark, spark_log(tmp_path / "root")).differs == ()
     (tmp_path / "root/spark/state/0").mkdir(parents=True)
     with pytest.raises(IncompatibleError, match="spark-state"):
         take(tmp_path / "in", tmp_path / "root")
