@@ -143,7 +143,8 @@ class _File(NamedTuple):
     @property
     def has_rows(self) -> bool:
         """Whether Spark reads rows of it: it lists empty files and summaries of Parquet too."""
-        return self.size > 0 and not self.path.name.startswith("_")
+        name = self.path.name
+        return self.size > 0 and (not name.startswith("_") or "=" in name)
 
 
 class _Folder:

@@ -48,8 +48,9 @@ class Agreement:
             raise self.refusal
         if self.differs:
             raise IncompatibleError(
-                "spark's checkpoint does not match ours (was its end lost in a power cut?): nothing was "
-                'processed; run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
+                "spark's checkpoint does not match ours (was its end lost in a power cut, or has a standalone run "
+                "gone on since?): nothing was processed; run tidestate repair ROOT --resync-spark, or start with "
+                'Policy(spark="rewrite")',
                 code="spark-log-differs",
                 differs=[str(one) for one in self.differs[:10]],
             )

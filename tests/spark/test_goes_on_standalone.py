@@ -6,6 +6,7 @@ The API is that of the session; from one API to the other: tests/connect/test_go
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from tests.helpers.command import tidestate_here
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.forked import Forked
 from tests.helpers.process import LONG, longer, some
-from tests.helpers.requests import control_files, until
+from tests.helpers.requests import asker, control_files, until
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write
 from tests.helpers.spark_runs import output, run, same, stream
 from tests.twins.on_runners import Job, check, jobs
@@ -215,12 +216,48 @@ def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: 
     with ThreadPoolExecutor(1) as elsewhere:
         stopped = elsewhere.submit(ts.Root(root).stop().execute)
         until(lambda: any("taken" in name for name in control_files(root)))
-        assert list(running) == []
+        list(running)  # what it takes until it knows
         stopped.result()
-    assert head_of(root).totals["events"] == 90
+    ended = asker(root).end(head_of(root).epoch)
+    assert ended is not None
+    assert ended.why == "stopped"
     feed(folder, 5, 8)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
+
+
+def test_the_files_of_a_folder_are_those_that_spark_records(spark: SparkSession, tmp_path: Path) -> None:
+    """Names, times and rows, in a folder with all that Spark leaves out, or lists without reading it."""
+    folder = tmp_path / "a folder, ünd more%20"
+    names = (
+        "b c.parquet",
+        "ü#1.txt",
+        "k=v",
+        "_k=v",
+        "no suffix",
+        "a+&%25;'.parquet",
+        "_hidden",
+        ".hidden",
+        "d._COPYING_",
+    )
+    for number, name in enumerate(names):
+        write(folder, number % len(TABLES), TABLES[number % len(TABLES)])
+        (folder / f"{number % len(TABLES):04d}.parquet").rename(folder / name)
+    (folder / "empty.parquet").touch()
+    (folder / "_metadata").write_text("no rows")
+    write(folder / "below", 0, TABLES[0])
+    for name in ("empty.parquet", "_metadata"):
+        os.utime(folder / name, ns=(1_000_000_009_123_456_789,) * 2)
+    frame = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    query = job().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop()
+    position = head_of(tmp_path / "root").spark
+    assert position is not None
+    ((offsets, rows),) = ts.ParquetFolder(folder, schema=SCHEMA).seek(None)
+    assert sorted(offsets.files[0]) == list(position.files["0"])
+    assert len(offsets.files[0]) == 8
+    assert head_of(tmp_path / "root").totals["events"] == len(rows) == 180
 
 
 def test_streams_have_their_sources_in_the_order_of_the_job(spark: SparkSession, tmp_path: Path) -> None:

@@ -311,6 +311,7 @@ def test_state_of_sparks_own_in_front_of_the_job_is_refused(tmp_path: Path) -> N
     write(tmp_path / "in", 0, TABLES[0])
     take(tmp_path / "in", tmp_path / "root")
     before = head_of(tmp_path / "root")
+    assert compare(before.spark, spark_log(tmp_path / "root")).differs == ()
     (tmp_path / "root/spark/state/0").mkdir(parents=True)
     with pytest.raises(IncompatibleError, match="spark-state"):
         take(tmp_path / "in", tmp_path / "root")
@@ -375,6 +376,26 @@ def test_a_move_that_died_before_it_wrote_sparks_checkpoint_is_finished(tmp_path
     take(tmp_path / "in", root)
     assert SparkLog(Checkpoint.open(root).objects).query_id() == reset.spark.query_id
     assert head_of(root).totals["events"] == 60
+
+
+@pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-written"])
+def test_killed_while_it_finishes_a_move(tmp_path: Path, moment: str) -> None:
+    for number in range(4):
+        write(tmp_path / "in", number, TABLES[number])
+    root = tmp_path / "root"
+    take(tmp_path / "in", root)
+    rewind(Checkpoint.open(root), 3)
+    reset = head_of(root)
+    assert reset.spark is not None
+    (root / "spark/metadata").unlink()
+    child = Forked("tests.children.parquet_folder", tmp_path / "in", root, f"{moment}:{reset.id}")
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert SparkLog(Checkpoint.open(root).objects).query_id() is None
+    take(tmp_path / "in", root)
+    assert SparkLog(Checkpoint.open(root).objects).query_id() == reset.spark.query_id
+    assert head_of(root).totals["events"] == 80
+    assert position_of(root).read["0"].files == 4
 
 
 def test_a_fork_goes_on(tmp_path: Path) -> None:
