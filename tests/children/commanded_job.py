@@ -49,7 +49,7 @@ def trusting() -> dict[str, str]:
 
 NOTES = "TIDESTATE_TEST_NOTES"
 """The folder of what processes of queries say."""
-SAYING = threading.Lock()
+_turn = threading.Lock()
 _said = 0
 
 
@@ -58,7 +58,7 @@ def say(event: str, **facts: Any) -> None:
     if OF_THE_SERVER in os.environ:
         Notes[str](Path(os.environ[NOTES])).append(line)
         return
-    with SAYING:
+    with _turn:
         _relay()
         print(line, flush=True)
 
@@ -156,7 +156,7 @@ def _session(settings: dict[str, str]) -> Iterator[SparkSession]:
 
 def _relay_often() -> None:
     while True:
-        with SAYING:
+        with _turn:
             _relay()
         time.sleep(0.05)
 
