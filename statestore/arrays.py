@@ -1,4 +1,6 @@
-"""Array types that signatures name, and where the entries of one lie. Docstrings have shapes and units. Pure."""
+"""Array types that signatures name, arrays of one value, and where the entries of one lie. Docstrings have shapes and
+units. Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +36,9 @@ def ends_of(texts: pa.Array) -> npt.NDArray[np.int32] | Numbers:
     if ends is None or not len(texts):
         return np.zeros(0, kind)
     return np.frombuffer(memoryview(ends), kind, len(texts) + 1, texts.offset * kind.itemsize)
+
+
+def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:
+    """``value``, one of ``values``, in every row."""
+    codes = np.full(rows, values.index(value), np.int8)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))

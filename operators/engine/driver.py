@@ -109,8 +109,8 @@ class Driver(Generic[B, _P]):
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
         self._requests: RequestWatch | None = None
-        self._begun = False
-        """Whether it has the lease, and collects."""
+        self._may_collect = False
+        """Whether nothing is lost, so that old checkpoints need not be kept for it: once so, always in this run."""
         self._answering = threading.local()
 
     @property
@@ -122,8 +122,6 @@ class Driver(Generic[B, _P]):
         """Take the lease of the root, until `end`; idempotent. A drained job needs none. With ``replays`` nothing is
         collected before messages that were lost are back.
         """
-        if self._begun:
-            return
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
@@ -132,10 +130,11 @@ class Driver(Generic[B, _P]):
         if not self.head.drained:
             self._heartbeat.begin()
             # A checkpoint from before a loss is where recorded batches are run again from.
-            lacks = needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
-            if not lacks:
+            self._may_collect = self._may_collect or not (
+                needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
+            )
+            if self._may_collect:
                 self._upkeep.begin()
-            self._begun = not lacks
 
     def serve_requests(self, run: AskedRun) -> None:
         """Let others ask this run by files in the root, until `end`. A run is asked once, and a drained job never."""
@@ -166,7 +165,6 @@ class Driver(Generic[B, _P]):
                 "the last deliveries could not be recorded, so they are repeated at the next start: %s", error
             )
         finally:
-            self._begun = False
             self.job.log.end()
             self.offers.give_up()
             self._upkeep.end()

@@ -357,7 +357,7 @@ class Job:
         now = _latest(head.processing_us, now_us) or 0
         graph = self.graph
         # Only after a loss, and for rows that come again, does an operator take another variant.
-        if rows_are != "live" or any(one.rebuilding or one.resumes for one in head.operators.values()):
+        if rows_are != "live" or any(operator.rebuilding or operator.resumes for operator in head.operators.values()):
             graph = variants_of(graph, head.operators, rows_are)
         inputs = {
             name: OperatorInput(
@@ -565,9 +565,10 @@ def _adds_up(counters: dict[str, int]) -> bool:
 
 def _check_written(objects: Objects, head: Manifest, results: Sequence[TaskResult]) -> None:
     """Raise `UsageError` if a file that another process has written is not visible here."""
-    pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
+    pairs = [(result, head.operators[result.operator].partitions) for result in results if result.host]
     if pairs:
-        check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
+        files = [WrittenFile(result.host, ref) for result, base in pairs for ref in result.written(base)]
+        check_visible(objects, files)
 
 
 def _fence(checkpoint: Checkpoint, newest: Head, taken: TakenOver, policy: Policy) -> Manifest:

@@ -81,35 +81,6 @@ class RejectedSince:
     rows: Rejections
 
 
-class RejectionWarnings:
-    """Collects what operators reject: once a minute is enough, and no row is left out."""
-
-    def __init__(self) -> None:
-        self._warned_s: dict[str, float] = {}
-        self._waiting: dict[str, RejectedSince] = {}
-
-    def due(
-        self, checkpoint_id: int, rejected: Mapping[str, Sequence[Rejections]], now_s: float
-    ) -> dict[str, RejectedSince]:
-        """What each operator has rejected since it was last warned of, if that is long enough ago."""
-        for name, parts in rejected.items():
-            reasons = total([part.reasons for part in parts])
-            if set(reasons) <= {PURGED}:
-                continue  # `tidestate.operators.engine.reprocess` logs those
-            waiting = self._waiting.get(name, RejectedSince(checkpoint_id, Rejections()))
-            example = next(part.example for part in parts if part.reasons)
-            rows = Rejections(total([waiting.rows.reasons, reasons]), example)
-            self._waiting[name] = RejectedSince(waiting.checkpoint_id, rows)
-        due = [name for name in self._waiting if is_minute_over(self._warned_s, name, now_s)]
-        self._warned_s |= dict.fromkeys(due, now_s)
-        return {name: self._waiting.pop(name) for name in due}
-
-    def rest(self) -> dict[str, RejectedSince]:
-        """What nobody has been warned of when a job ends."""
-        rest, self._waiting = self._waiting, {}
-        return rest
-
-
 class JobLog:
     """What the job in ``root`` logs of its checkpoints: a line for each, and warnings, one of a kind a minute for an
     operator.
@@ -120,7 +91,9 @@ class JobLog:
         self._steps: dict[str, TimeSteps] = {}
         """The steps of event time since the job started, by operator: others as long are neither leap nor gap."""
         self._warned_ahead_s: dict[str, float] = {}
-        self._rejections = RejectionWarnings()
+        self._warned_s: dict[str, float] = {}
+        self._waiting: dict[str, RejectedSince] = {}
+        """What was rejected since an operator was last warned of: once a minute is enough, and no row is left out."""
         self._last: Published | None = None
 
     def published(
@@ -144,11 +117,34 @@ class JobLog:
             elif gap and count and is_minute_over(self._warned_ahead_s, name, now_s):
                 self._warned_ahead_s[name] = now_s
                 _warn_of_ahead(checkpoint, name, count)
-        self._warn_of_rejections(self._rejections.due(checkpoint.manifest.id, rejected, now_s))
+        self._warn_of_rejections(self.rejections_due(checkpoint.manifest.id, rejected, now_s))
 
     def end(self) -> None:
         """Warn of the rows that were rejected since the last warning; the run ends."""
-        self._warn_of_rejections(self._rejections.rest())
+        self._warn_of_rejections(self.rejections_left())
+
+    def rejections_due(
+        self, checkpoint_id: int, rejected: Mapping[str, Sequence[Rejections]], now_s: float
+    ) -> dict[str, RejectedSince]:
+        """What each operator has rejected since it was last warned of, if that is long enough ago; with what this
+        checkpoint adds.
+        """
+        for name, parts in rejected.items():
+            reasons = total([part.reasons for part in parts])
+            if set(reasons) <= {PURGED}:
+                continue  # `tidestate.operators.engine.reprocess` logs those
+            waiting = self._waiting.get(name, RejectedSince(checkpoint_id, Rejections()))
+            example = next(part.example for part in parts if part.reasons)
+            rows = Rejections(total([waiting.rows.reasons, reasons]), example)
+            self._waiting[name] = RejectedSince(waiting.checkpoint_id, rows)
+        due = [name for name in self._waiting if is_minute_over(self._warned_s, name, now_s)]
+        self._warned_s |= dict.fromkeys(due, now_s)
+        return {name: self._waiting.pop(name) for name in due}
+
+    def rejections_left(self) -> dict[str, RejectedSince]:
+        """What nobody has been warned of when a job ends."""
+        waiting, self._waiting = self._waiting, {}
+        return waiting
 
     def _moved(self, checkpoint: Published, name: str) -> tuple[Peak | None, bool]:
         """The event, of a few, that moved the watermark far ahead of the others, if it was so; and whether event time

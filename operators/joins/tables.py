@@ -32,9 +32,9 @@ from tidestate.operators.joins.names import given_up_table, kept_as, put_back_ta
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.plan.held_rows import numbers_table
 from tidestate.operators.plan.plan import BY_WATERMARK, ReplayedPlan, WindowedPlan
-from tidestate.operators.plan.transition import KINDS, constant
+from tidestate.operators.plan.transition import KINDS
 from tidestate.operators.progress.progress import Context
-from tidestate.statestore.arrays import Times, Values
+from tidestate.statestore.arrays import Times, Values, constant
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import type_text

@@ -72,7 +72,7 @@ class PartitionedRows:
 
     def between(self, first: int, last: int) -> PartitionedRows:
         """The rows of the partitions from ``first`` up to, but not including, ``last``."""
-        counts = tuple(one for one in self.counts if first <= one[0] < last)
+        counts = tuple((partition, rows) for partition, rows in self.counts if first <= partition < last)
         if len(counts) == len(self.counts):
             return self
         before = sum(count for partition, count in self.counts if partition < first)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import END_US
-from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
-from tidestate.statestore.table.sorting import ranks
 
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
@@ -33,33 +29,6 @@ class Transition:
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
     due: int | None = END_US
-
-
-def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:
-    """Raise `InvariantError` if a window would fire on time a second time.
-
-    ``windows``: the keys of windows that fire now, a row for each. The watermark passes an end once, between
-    ``before`` and ``after``; ``ends`` is None for windows without a time.
-    """
-    if not windows.num_rows:
-        return
-    invariant(ranks(windows)[1] == windows.num_rows, "a window fires on time once in a step", rows=windows.num_rows)
-    if ends is not None:
-        first, last = int(ends.min()), int(ends.max())
-        invariant(
-            before < first and last <= after,
-            "a window fires on time when the watermark passes its end",
-            before=before,
-            after=after,
-            first=first,
-            last=last,
-        )
-
-
-def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:
-    """``value``, one of ``values``, in every row."""
-    codes = np.full(rows, values.index(value), np.int8)
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))
 
 
 class Grid(Protocol):

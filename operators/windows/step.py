@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
-from tidestate.operators.plan.transition import Timer, Transition, check_on_time
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.elements import ElementPanes, element_panes
@@ -61,6 +61,7 @@ from tidestate.operators.windows.session_slices import end_beyond, over_at
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.triggers import (
     Tree,
+    check_on_time,
     closes,
     due_next,
     fire,

@@ -26,7 +26,7 @@ from tidestate.operators.aggregates.sketches import UNITE
 from tidestate.operators.describe.triggers import Trigger, Triggers
 from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan, WindowedPlan
-from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
+from tidestate.operators.plan.transition import KINDS, TIMINGS
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
@@ -56,7 +56,7 @@ from tidestate.operators.windows.names import (
     TIME_OF,
 )
 from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
-from tidestate.statestore.arrays import Flags, Values
+from tidestate.statestore.arrays import Flags, Values, constant
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec

@@ -20,6 +20,8 @@ from tidestate.operators.windows.groups import NEVER, Fired, Gathered, Phases, c
 from tidestate.operators.windows.names import CLOSED, EMITTED, END, PANES, PENDING, SINCE, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.errors import invariant
+from tidestate.statestore.table.sorting import ranks
 
 
 def phases(plan: GroupTables, gathered: Gathered, context: Context) -> Phases:
@@ -153,6 +155,27 @@ def replaced_panes(plan: GroupTables, gathered: Gathered, context: Context) -> l
     behind, passed = gathered.became <= context.watermark_before, gathered.became <= context.watermark
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
     return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]
+
+
+def check_on_time(windows: pa.Table, ends: Numbers | None, before: int, after: int) -> None:
+    """Raise `InvariantError` if a window would fire on time a second time.
+
+    ``windows``: the keys of windows that fire now, a row for each. The watermark passes an end once, between
+    ``before`` and ``after``; ``ends`` is None for windows without a time.
+    """
+    if not windows.num_rows:
+        return
+    invariant(ranks(windows)[1] == windows.num_rows, "a window fires on time once in a step", rows=windows.num_rows)
+    if ends is not None:
+        first, last = int(ends.min()), int(ends.max())
+        invariant(
+            before < first and last <= after,
+            "a window fires on time when the watermark passes its end",
+            before=before,
+            after=after,
+            first=first,
+            last=last,
+        )
 
 
 class Tree:

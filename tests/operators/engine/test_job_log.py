@@ -17,9 +17,9 @@ from tidestate import Aggregation, agg
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.job_log import (
     WARN_EVERY_S,
+    JobLog,
     RejectedSince,
     Rejections,
-    RejectionWarnings,
     crosses_gap,
     is_minute_over,
 )
@@ -151,16 +151,16 @@ def test_a_name_is_warned_of_once_a_minute() -> None:
 
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:
     late, null, purged = Rejections({"very_late": 2}, "t=1"), Rejections({"null_key": 1}, "t=2"), {"purged": 9}
-    warned = RejectionWarnings()
-    assert warned.due(3, {"a": [Rejections(), late], "b": [Rejections(purged, "t=0")]}, 100.0) == {
+    warned = JobLog("root")
+    assert warned.rejections_due(3, {"a": [Rejections(), late], "b": [Rejections(purged, "t=0")]}, 100.0) == {
         "a": RejectedSince(3, late)
     }
-    assert warned.due(4, {"a": [late, null], "b": [null]}, 159.9) == {"b": RejectedSince(4, null)}
-    assert warned.due(5, {"a": [null], "b": []}, 160.0) == {
+    assert warned.rejections_due(4, {"a": [late, null], "b": [null]}, 159.9) == {"b": RejectedSince(4, null)}
+    assert warned.rejections_due(5, {"a": [null], "b": []}, 160.0) == {
         "a": RejectedSince(4, Rejections({"very_late": 2, "null_key": 2}, "t=2"))
     }
-    assert warned.due(6, {"a": [], "b": [late]}, 161.0) == {}
-    assert (warned.rest(), warned.rest()) == ({"b": RejectedSince(6, late)}, {})
+    assert warned.rejections_due(6, {"a": [], "b": [late]}, 161.0) == {}
+    assert (warned.rejections_left(), warned.rejections_left()) == ({"b": RejectedSince(6, late)}, {})
 
 
 def test_a_job_that_ends_warns_of_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ import tidestate as ts
 from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.classify import PartitionedRows
-from tidestate.operators.plan.transition import check_on_time
 from tidestate.operators.windows import step
+from tidestate.operators.windows.triggers import check_on_time
 from tidestate.statestore.errors import InvariantError
 
 TIME = pa.timestamp("us", tz="UTC")
