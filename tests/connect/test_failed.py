@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import uuid
 
+import pytest
+from pyspark.sql import SparkSession
+
+from tidestate.operators.spark.compat import SPARK_4
+from tidestate.operators.spark.connect import failed
 from tidestate.operators.spark.connect.failed import error_of_server, ours
 from tidestate.operators.spark.failures import CarriedError, carried_in
 from tidestate.operators.spark.platform import SPARK_ERRORS
@@ -54,6 +59,22 @@ def test_what_it_comes_from_is_a_text() -> None:
 def test_what_a_text_says(text: str, code: str | None) -> None:
     error = error_of_server(text)
     assert (error.code if error is not None else None) == code
+
+
+def test_a_refusal_is_left_where_spark_passes_on_no_error(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Spark 3.5, by the settings of this session; `tests.spark.test_job` on 3.5 has a start that is refused."""
+    start_id, refusal = uuid.uuid4().hex, CarriedError(UsageError("drained", code="drained"))
+    failed.leave_refusal(start_id, refusal)
+    assert failed.left_refusal(spark, start_id) is None or not SPARK_4
+    monkeypatch.setattr(failed, "SPARK_4", False)
+    failed.leave_refusal(start_id, refusal)
+    assert failed.left_refusal(spark, uuid.uuid4().hex) is None
+    own = failed.left_refusal(spark, start_id)
+    assert own is not None
+    assert own.code == "drained"
+    assert failed.left_refusal(spark, start_id) is None
 
 
 def test_foreign_errors_stay_what_they_are() -> None:
