@@ -41,8 +41,10 @@ def probe(fs: Any, root: str, scheme: str, dialect: Dialect) -> None:
 def _is_fit(fs: Any, names: list[str], dialect: Dialect) -> bool:
     try:
         return _one_after_the_other(fs, names[0], dialect) and all(_at_once(fs, name, dialect) for name in names[1:])
-    except (NotImplementedError, TypeError, ValueError):  # it knows no such mode, or cannot write at all
-        return False
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if dialect.reply(error) is not None:
+            raise
+        return False  # it knows no such mode, or cannot write at all
 
 
 def _one_after_the_other(fs: Any, name: str, dialect: Dialect) -> bool:
