@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from fsspec.core import split_protocol
 
 from tidestate.statestore.errors import (
     CommitUnknownError,
@@ -23,44 +19,48 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.roots import canonical_url
 from tidestate.statestore.secrets import has_password
-from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
+from tidestate.statestore.storage.connection import check_scheme, connection
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
-from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
+from tidestate.statestore.storage.dialects.dialect import Below, Dialect
+from tidestate.statestore.storage.dialects.table import canonical_url, dialect_of
+from tidestate.statestore.storage.faults import (
+    changed_nothing,
+    in_our_words,
+    is_taken,
+    retrying,
+    starts_past_the_end,
+    storage_errors,
+    was_not_sent,
+)
 from tidestate.statestore.storage.local import remove_unfinished
+from tidestate.statestore.storage.options import carried, given_options, secrets_of_storage
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
 _T = TypeVar("_T")
 
-UPLOAD_SECONDS = 10.0
-UPLOAD_SPEED = 1 << 20
-"""Bytes a second below which an upload counts as stuck, after the first ten seconds."""
-
-_MICROSECOND = timedelta(microseconds=1)
-
-_memory_creates = threading.Lock()
 _probed: set[tuple[int, str]] = set()
+_with_container: set[tuple[int, str]] = set()
 
 
 class RemoteStorage:
     """A prefix in a bucket, or what another fsspec scheme has of that kind."""
 
     def __init__(self, url: str, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
-        self.root = _canonical(url)
-        self._scheme = str(split_protocol(self.root)[0])
-        check_scheme(self._scheme, url)
-        self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
-        self.tells_age = self._scheme == "s3"
+        self.root = carried(_canonical(url))
+        check_scheme(self.root)
+        self.dialect = dialect_of(self.root)
+        self.atomic_create = self.dialect.atomic_create
+        self.tells_age = self.dialect.age_us is not None
         self._folder = Path(copies) if copies else of_this_user("tidestate-copies")
         self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write the whole object in one call."""
         body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
-        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self._limit(len(body))))
+        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self.dialect.upload_limits(len(body))))
 
     def note(self, path: str, data: bytes) -> None:
         """As any other: storage waits for its disks or not."""
@@ -71,19 +71,16 @@ class RemoteStorage:
         self._check_create()
         creation = _Creation(self, path, data)
         try:
-            retrying()(creation.attempt)
+            retrying(self.dialect)(creation.attempt)
         except TidestateError:
             raise
         except Exception as error:
-            raise creation.failure(error) from error
+            creation.conclude(error)
 
     def create_once(self, path: str, data: bytes) -> None:
         """One request to create. Raises whatever storage raises."""
-        # The scheme for tests: it looks before it writes, and others may write in between.
-        guard: AbstractContextManager[Any] = _memory_creates if self._scheme == "memory" else nullcontext()
-        fs, limit = self._fs(), self._limit(len(data))
-        with guard:
-            self._in_folder(fs, path, lambda: fs.pipe_file(self._full(path), data, mode="create", **limit))
+        fs, limits = self._fs(), self.dialect.upload_limits(len(data))
+        self._in_folder(fs, path, lambda: self.dialect.create(fs, self._full(path), data, limits))
 
     def find(self, path: str) -> bytes | None:
         """The bytes that are there now, if any, by one attempt. Raises whatever storage raises."""
@@ -94,7 +91,7 @@ class RemoteStorage:
 
     def loses_replies(self) -> bool:
         """Whether a create may have happened although it looks refused."""
-        return self._scheme != "memory"
+        return self.dialect.shared
 
     @contextmanager
     def writer(self, path: str) -> Iterator[ObjectSink]:
@@ -103,8 +100,8 @@ class RemoteStorage:
         try:
             with sink_into(temporary, path) as sink:
                 yield sink
-            limit = self._limit(sink.bytes)
-            self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limit))
+            limits = self.dialect.upload_limits(sink.bytes)
+            self._send(path, lambda fs: self.dialect.put_file(fs, str(temporary), self._full(path), limits))
         finally:
             remove_unfinished(temporary)
 
@@ -114,7 +111,7 @@ class RemoteStorage:
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The bytes of an object in memory, from the copy on this host, which is made if there is none."""
-        if self._scheme == "memory":  # another process' memory of the same name holds other bytes
+        if not self.dialect.shared:  # another process' memory of the same name holds other bytes
             return pa.py_buffer(self.read(path))
         copy = self._copies.open(path, self.size(path) if size is None else size)
         with copy or self._copies.keep(path, lambda to: self._fetch(path, to)) as source:
@@ -138,25 +135,22 @@ class RemoteStorage:
 
     def exists(self, path: str) -> bool:
         """Whether an object or a prefix is there."""
-        return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
+        return bool(self._ask(path, lambda fs: self.dialect.exists(_fresh(fs), self._full(path))))
 
     def names(self, folder: str) -> list[str]:
         """The names of objects and prefixes in ``folder``, sorted; none where there are none."""
         full = self._full(folder)
         try:
-            found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))
+            found = self._ask(folder, lambda fs: self.dialect.listed(_fresh(fs), full))
         except NotFoundError:
             return []
         own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
         return sorted({PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own})
 
     def age_us(self, path: str) -> int | None:
-        """S3 answers with the time of the change and with its own; other schemes have no such answer."""
-        if not self.tells_age:
-            return None
-        reply = self._ask(path, lambda fs: _about(fs, self._full(path)))
-        date = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
-        return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
+        """By the service's own clock, where it answers with that."""
+        age_us = self.dialect.age_us
+        return None if age_us is None else self._ask(path, lambda fs: age_us(fs, self._full(path)))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """An object is there when it is whole."""
@@ -176,63 +170,68 @@ class RemoteStorage:
 
     def clear(self, folder: str) -> None:
         """Remove what is below, with the empty objects that stand for folders."""
-        full = self._full(folder)
-        try:
-            found = [str(entry) for entry in self._ask(folder, lambda fs: _fresh(fs).find(full))]
-        except NotFoundError:
-            return
-        for entry in found:
-            if entry.endswith("/"):
-                self._send(folder, partial(_delete, key=entry))
-            else:
-                self.delete(f"{folder}/{entry[len(full) + 1 :]}")
+        full, below = self._full(folder), self._below(folder)
+        for name in below.objects:
+            self.delete(f"{folder}/{name[len(full) + 1 :]}")
+        self._remove_folders(folder, below)
 
     def move(self, folder: str, into: str) -> None:
         """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
-        full = self._full(folder)
-        try:
-            found = self._ask(folder, lambda fs: _fresh(fs).find(full))
-        except NotFoundError:
-            return
-        names = [str(entry)[len(full) + 1 :] for entry in found if not entry.endswith("/")]
+        full, below = self._full(folder), self._below(folder)
+        names = [name[len(full) + 1 :] for name in below.objects]
         for name in names:
             old, new = self._full(f"{folder}/{name}"), self._full(f"{into}/{name}")
-            self._send(f"{into}/{name}", partial(_copy, old=old, new=new))
+            self._send(f"{into}/{name}", partial(_copy, self.dialect, old=old, new=new))
         for name in names:
             self.delete(f"{folder}/{name}")
-        for entry in found:
-            if entry.endswith("/"):
-                self._send(folder, partial(_delete, key=entry))
+        self._remove_folders(folder, below)
 
     def locate(self, path: str) -> str:
-        """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
-        return self._named(path).replace("s3://", "s3a://", 1)
+        """The object's URL for Hadoop, which has other names for some services."""
+        return self.dialect.hadoop(self._named(path), given_options(self.root))
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
         return self.locate(path)
 
+    def words(self, error: Exception, path: str) -> TidestateError:
+        """The error of a request that writes, in this project's words."""
+        secrets = secrets_of_storage(self.root)
+        return in_our_words(error, path, writing=True, dialect=self.dialect, secrets=secrets)
+
+    def _errors(self, path: str, *, writing: bool = False) -> AbstractContextManager[None]:
+        secrets = secrets_of_storage(self.root)
+        return storage_errors(path, writing=writing, dialect=self.dialect, secrets=secrets)
+
     def _named(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
+        return f"{self.root}/{path}" if path else str(self.root)
 
     def _in_folder(self, fs: Any, path: str, write: Callable[[], Any]) -> None:
         """Write; where the storage has real folders, make the one that is missing. A bucket is never made."""
         try:
             write()
         except FileNotFoundError:
-            if self.atomic_create != "probed":
+            if not self.dialect.has_folders:
                 raise
             fs.makedirs(fs._parent(self._full(path)), exist_ok=True)
             write()
 
-    def _limit(self, size: int) -> dict[str, float]:
-        """What bounds an upload: before it sends a body, aiohttp waits for "100 Continue" without a limit."""
-        return {"timeout": UPLOAD_SECONDS + size / UPLOAD_SPEED} if self._scheme == "s3" else {}
-
     @property
     def _copies(self) -> Copies:
-        place = f"{endpoint()} {self.root}" if self._scheme == "s3" else self.root
-        return Copies(self._folder, place, self._copies_bytes)
+        # Bytes of another server are others, whatever the name.
+        server = self.dialect.server(self.root, given_options(self.root))
+        return Copies(self._folder, f"{server} {self.root}", self._copies_bytes)
+
+    def _below(self, folder: str) -> Below:
+        full = self._full(folder)
+        try:
+            return self._ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
+        except NotFoundError:
+            return Below([], [])
+
+    def _remove_folders(self, folder: str, below: Below) -> None:
+        for name in below.folders:
+            self._send(folder, partial(_delete, key=name))
 
     def _remove(self, fs: Any, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -245,7 +244,7 @@ class RemoteStorage:
         try:
             return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path), start=start, end=end)))
         except UnavailableError as error:
-            if "range" not in error.message:
+            if not starts_past_the_end(error, self.dialect):
                 raise
             return b""  # the object ends before: what is missing is for the reader to notice
 
@@ -253,13 +252,17 @@ class RemoteStorage:
         """The size of the object now."""
         info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
         if info["type"] != "file":
-            with storage_errors(path):
+            with self._errors(path):
                 raise FileNotFoundError(path)
         return int(info["size"])
 
     def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
-        with storage_errors(path):
-            return retrying()(lambda: act(self._fs()))
+        with self._errors(path):
+            try:
+                return retrying(self.dialect)(lambda: act(self._fs()))
+            except FileNotFoundError as error:
+                self._check_container(path, error)
+                raise
 
     def _send(self, path: str, act: Callable[[Any], None]) -> None:
         """Only for what may be carried out twice."""
@@ -268,19 +271,32 @@ class RemoteStorage:
             fs = self._fs()
             self._in_folder(fs, path, lambda: act(fs))
 
-        with storage_errors(path, writing=True):
-            retrying()(attempt)
+        with self._errors(path, writing=True):
+            retrying(self.dialect)(attempt)
+
+    def _check_container(self, path: str, error: Exception) -> None:
+        """Raise `UnavailableError` when not the object is missing but its bucket; asked until it was there once."""
+        has_container, asked = self.dialect.has_container, (os.getpid(), self.root)
+        if has_container is None or asked in _with_container:
+            return
+        try:
+            is_there = retrying(self.dialect)(lambda: has_container(self._fs(), self._full("")))
+        except Exception:  # who may not list has asked for an object all the same, and that is missing
+            return
+        if not is_there:
+            raise self.words(error, path) from error
+        _with_container.add(asked)
 
     def _check_create(self) -> None:
         asked = (os.getpid(), self.root)
-        if self.atomic_create != "lock" and asked not in _probed:
+        if self.dialect.shared and asked not in _probed:
             fs = self._fs()
-            # S3 keeps its word about races; a server that only speaks S3 may not know the condition at all.
-            probe(fs, str(fs._strip_protocol(self.root)), self._scheme, races=self._scheme != "s3")
+            with self._errors("probe", writing=True):
+                probe(fs, str(fs._strip_protocol(str(self.root))), self.root.partition("://")[0], self.dialect)
             _probed.add(asked)
 
     def _fs(self) -> Any:
-        return connection(self.root)
+        return connection(self.root, given_options(self.root))
 
     def _full(self, path: str) -> str:
         return str(self._fs()._strip_protocol(self._named(path)))
@@ -299,11 +315,11 @@ class _Creation:
         try:
             self._storage.create_once(self._path, self._data)
         except Exception as error:
-            taken = is_taken(error)
+            taken = is_taken(error, self._storage.dialect)
             if taken and not self._storage.loses_replies():
                 raise self._conflict() from None
             # Even a name that is taken may be our own: HTTP clients send a request again when a connection breaks.
-            self._unknown = self._unknown or taken or not changed_nothing(error)
+            self._unknown = self._unknown or taken or not changed_nothing(error, self._storage.dialect)
             if not self._unknown:
                 raise
             self._resolve(error, taken)
@@ -322,9 +338,24 @@ class _Creation:
     def _conflict(self) -> ConflictError:
         return ConflictError("another writer has created this name already", code="exists", path=self._path)
 
-    def failure(self, error: Exception) -> TidestateError:
-        """What to raise when no attempt succeeded."""
-        words = in_our_words(error, self._path, writing=True)
+    def conclude(self, error: Exception) -> None:
+        """When no attempt has succeeded: raise what is known about it, unless the object turns out to be there."""
+        if not self._unknown and not was_not_sent(error, self._storage.dialect):
+            # Clients send a request again when a connection breaks: a refusal may be the answer to the second one,
+            # and the first may have created the object.
+            try:
+                stored = self._storage.find(self._path)
+            except Exception:
+                self._unknown = True
+            else:
+                if stored == self._data:
+                    return
+                if stored is not None:
+                    raise self._conflict() from None
+        raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> TidestateError:
+        words = self._storage.words(error, self._path)
         if not self._unknown:
             return words
         return CommitUnknownError(
@@ -343,23 +374,20 @@ def _canonical(url: str) -> str:
             code="root-secret",
             scheme=url.partition("://")[0],
         )
+    dialect_of(url).check(url)
     canonical = canonical_url(url)
     if canonical.endswith("://"):
         raise UsageError("the root names no bucket or folder: add one", code="root-url", root=url)
     return canonical
 
 
-def _about(fs: Any, full: str) -> Any:
-    bucket, key, _ = fs.split_path(full)
-    return fs.call_s3("head_object", Bucket=bucket, Key=key)
-
-
-def _copy(fs: Any, *, old: str, new: str) -> None:
-    fs.cp_file(old, new)
+def _copy(dialect: Dialect, fs: Any, *, old: str, new: str) -> None:
+    dialect.copy(fs, old, new)
 
 
 def _delete(fs: Any, *, key: str) -> None:
-    fs.rm_file(key)
+    with suppress(FileNotFoundError):
+        fs.rm_file(key)
 
 
 def _fresh(fs: Any) -> Any:

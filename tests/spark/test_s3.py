@@ -20,10 +20,12 @@ import pytest
 from tests.children.driver import Driver
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
-from tests.helpers.spark_inputs import job, sample
+from tests.helpers.forked import ForkedChild
+from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
 from tests.servers.packages import S3A, WITHOUT_BUNDLE
-from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import VARIABLES, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.child import ChildFailedError
@@ -272,3 +274,28 @@ def test_nothing_secret_was_written(driver: Driver, bucket: Bucket) -> None:
 def test_the_documents_name_what_was_tested() -> None:
     text = (ROOT / "docs" / "how-to" / "run-on-a-cluster.md").read_text()
     assert all(name in text for name in (*S3A, WITHOUT_BUNDLE.split(",")[0]))
+
+
+@pytest.mark.long
+def test_tasks_reach_the_root_by_options_given_in_python(
+    bucket: Bucket,
+    s3_endpoint: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, table in enumerate(TABLES):
+        write(tmp_path / "input", number, table)
+    with monkeypatch.context() as patch:
+        for name in (name for name in [*os.environ] if name.startswith("AWS_")):
+            patch.delenv(name)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        command = ("tests.children.s3_options", tmp_path / "input", bucket.url("given"), s3_endpoint, SECRET)
+        child = ForkedChild(*command, log=tmp_path / "log")
+        done = child.wait_for(lambda event: event["event"] == "done")
+        child.finish()
+    whole = job().standalone(checkpoint=tmp_path / "alone").run(TABLES, drain=True)
+    assert (done["panes"], done["shown"]) == (whole.num_rows, [])
+    assert SECRET not in (tmp_path / "log").read_text()
+    bodies = [bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read() for key in bucket.keys("given/")]
+    assert len(bodies) > 10
+    assert not any(SECRET.encode() in body for body in bodies)
