@@ -170,6 +170,12 @@ class Objects:
         """
         return self._storage.age_us(_below(path))
 
+    def changed_us(self, path: str) -> int | None:
+        """When an object was changed, in microseconds since 1970 by the storage's own clock, whose grain may be a
+        second; None where storage does not tell. Raises as `age_us`.
+        """
+        return self._storage.changed_us(_below(path))
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """What lies below ``folder`` under the names of writes that have not ended: paths, and how long ago they were
         changed, as `age_us`. A writer that died leaves them on local storage; others have none.

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -40,6 +40,7 @@ UPLOAD_SPEED = 1 << 20
 """Bytes a second below which an upload counts as stuck, after the first ten seconds."""
 
 _MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _memory_creates = threading.Lock()
 _probed: set[tuple[int, str]] = set()
@@ -161,6 +162,14 @@ class RemoteStorage:
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """An object is there when it is whole."""
         return []
+
+    def changed_us(self, path: str) -> int | None:
+        """As the list of objects has it; None of a scheme without times."""
+        try:
+            changed: datetime = self._ask(path, lambda fs: _fresh(fs).modified(self._full(path)))
+        except (NotImplementedError, KeyError, AttributeError):
+            return None
+        return int((changed.replace(tzinfo=changed.tzinfo or UTC) - _EPOCH) / _MICROSECOND)
 
     def settle(self, folder: str) -> None:
         """An object that is there stays."""
