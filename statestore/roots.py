@@ -30,13 +30,6 @@ def checked_place(place: str | PathLike[str], what: str) -> str:
     return url
 
 
-def canonical_url(url: str) -> str:
-    """One spelling for one place in remote storage: ``s3`` for ``s3a``, and no slash at the end."""
-    protocol, rest = url.split("://", 1)
-    rest = rest.strip("/") if protocol in ("s3", "s3a", "memory") else rest.rstrip("/")
-    return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
-
-
 def _url(place: str | PathLike[str]) -> str | None:
     """A path or URL as text; None of what is none."""
     url = place if isinstance(place, str) else getattr(place, "__fspath__", lambda: None)()

@@ -30,8 +30,9 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.html_tables import facts_html
-from tidestate.statestore.roots import canonical_url, checked_root
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.secrets import public_url
+from tidestate.statestore.storage.dialects.table import canonical_url
 from tidestate.statestore.storage.local import is_local, local_path
 
 

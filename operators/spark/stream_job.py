@@ -26,6 +26,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.storage.dialects.table import dialect_of
 
 
 @dataclass(frozen=True)
@@ -109,4 +110,4 @@ class StreamJob:
 def _packages(store: StoreConfig, root: str) -> list[str]:
     """What tasks of a job import of the extras."""
     of_store = ["rocksdict"] if store.name == "rocksdb" else []
-    return [*of_store, "s3fs"] if root.startswith("s3") else of_store
+    return [*of_store, *filter(None, [dialect_of(root).package])]

@@ -1,4 +1,4 @@
-"""Connections to remote storage through fsspec: never stale, one per process, time limits of our own."""
+"""Connections to remote storage through fsspec: never stale, one per process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import threading
 from typing import Any
 
 import fsspec
-from fsspec.config import conf
-from fsspec.core import split_protocol, url_to_fs
+from fsspec.core import split_protocol
 
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
-
-_LIMITS = {"connect_timeout": 4, "read_timeout": 8, "retries": {"total_max_attempts": 1, "mode": "standard"}}
-"""botocore's, in seconds of silence. It does not retry: a create that it repeats would find its own object."""
+from tidestate.statestore.storage.dialects.table import credential_variables, dialect_of
 
 _connections: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
@@ -29,14 +26,16 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 
-def check_scheme(protocol: str, root: str) -> None:
+def check_scheme(root: str) -> None:
     """Raise `UsageError` when nobody knows this scheme or the package that speaks it is not installed."""
+    scheme = split_protocol(root)[0]
     try:
-        fsspec.get_filesystem_class(protocol)
+        fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        remedy = install("s3") if protocol == "s3" else str(error).lower()
+        extra = dialect_of(root).extra
+        remedy = install(extra) if extra else str(error).lower()
         raise UsageError(
-            f"this storage needs a package that is not installed: {remedy}", code="storage-package", scheme=protocol
+            f"this storage needs a package that is not installed: {remedy}", code="storage-package", scheme=scheme
         ) from error
     except ValueError:
         raise UsageError("unknown storage scheme: give a local path or s3://", code="root-url", root=root) from None
@@ -47,31 +46,13 @@ def connection(root: str) -> Any:
 
     Endpoint and credentials come from the environment, so another environment is another connection.
     """
-    protocol = split_protocol(root)[0]
-    key = (os.getpid(), protocol if protocol == "s3" else root, _environment())
+    dialect = dialect_of(root)
+    key = (os.getpid(), dialect.account(root), _environment())
     with _lock:
         if key not in _connections:
-            _connections[key] = _connect(root, protocol)
+            _connections[key] = dialect.connect(root)
         return _connections[key]
 
 
-def endpoint() -> str:
-    """The address of the S3 service where it is not Amazon's own."""
-    configured = conf.get("s3", {}).get("endpoint_url")
-    found = configured or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return str(found or "")
-
-
 def _environment() -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in os.environ.items() if name.startswith(("AWS_", "FSSPEC_")))
-
-
-def _connect(root: str, protocol: str | None) -> Any:
-    # fsspec would hand out an instance made with yesterday's environment, and lists from before the last write.
-    fresh = {"use_listings_cache": False, "skip_instance_cache": True}
-    if protocol != "s3":
-        return url_to_fs(root, **fresh)[0]
-    limits = {**_LIMITS, **conf.get("s3", {}).get("config_kwargs", {})}
-    fs = fsspec.filesystem("s3", config_kwargs=limits, **fresh)
-    fs.retries = 1  # s3fs' own, on top of botocore's
-    return fs
+    return tuple((name, value) for name, value in os.environ.items() if name.startswith(credential_variables()))

@@ -1,6 +1,7 @@
 """What storage raises, sorted: may it pass, did anything happen, and what it is in this project's words.
 
-The libraries of remote storage are extras, so their errors are known by name and by the HTTP reply they carry.
+The libraries of remote storage are extras, so their errors are known by name and by the reply they carry; which
+ones, the dialect says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidestate.statestore.errors import NotFoundError, TidestateError, UnavailableError
+from tidestate.statestore.storage.dialects.dialect import UNTRIED, Dialect, Reply
 
 if TYPE_CHECKING:
     from tenacity import Retrying
@@ -25,21 +27,9 @@ PATIENCE = 12.0
 """Seconds after which nothing is tried again. A small call ends within about half a minute."""
 
 _PASSING_ERRNO = {None, errno.EIO, errno.EBUSY, errno.EAGAIN, getattr(errno, "EREMOTEIO", errno.EIO)}
-_PASSING_NAMES = {
-    "ClientConnectionError",
-    "ClientPayloadError",
-    "ConnectionError",
-    "HTTPClientError",
-    "IncompleteRead",
-    "ResponseParserError",
-    "TimeoutError",
-}
-_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}
-_UNSENT = {"ClientConnectorError", "ConnectTimeoutError", "ParamValidationError"}
-_THROTTLED = {"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
 
 
-def retrying() -> Retrying:
+def retrying(dialect: Dialect = UNTRIED) -> Retrying:
     """Call again what may pass: few times, later each time, within bounds; then the error itself."""
     from tenacity import (
         Retrying,
@@ -53,87 +43,82 @@ def retrying() -> Retrying:
     return Retrying(
         stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE),
         wait=wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT) + wait_random(0, FIRST_WAIT),
-        retry=retry_if_exception(may_pass),
+        retry=retry_if_exception(lambda error: may_pass(error, dialect)),
         reraise=True,
     )
 
 
-def may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException, dialect: Dialect) -> bool:
     """Whether the same request may succeed a moment later."""
     if isinstance(error, TidestateError):
         return False
-    code, status = _reply(error)
+    code, status = _reply(error, dialect)
     if status is not None:
-        return code in _THROTTLED or status >= 500 or status in (408, 409, 429)
-    if _is_a(error, _PASSING_NAMES):
+        return code in dialect.throttled or status >= 500 or status in (408, 409, 429)
+    if _is_a(error, dialect.names.passing):
         return True
     lasting = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
     return isinstance(error, OSError) and not isinstance(error, lasting) and error.errno in _PASSING_ERRNO
 
 
-def changed_nothing(error: BaseException) -> bool:
+def changed_nothing(error: BaseException, dialect: Dialect) -> bool:
     """Whether it is certain that a request which ended so was not carried out and never will be."""
-    code, status = _reply(error)
+    code, status = _reply(error, dialect)
     if status is not None:
-        return code in _THROTTLED or 400 <= status < 500
+        return code in dialect.throttled or 400 <= status < 500
     # aiohttp's ClientConnectorError: no connection was made. botocore's EndpointConnectionError says less than
     # its name: a connection that broke after the request was sent is one too.
     unsent = (ConnectionRefusedError, socket.gaierror, PermissionError, FileNotFoundError, NotImplementedError)
-    return any(isinstance(link, unsent) or _is_a(link, _UNSENT | _CREDENTIALS) for link in _chain(error))
+    names = dialect.names.unsent | dialect.names.credentials
+    return any(isinstance(link, unsent) or _is_a(link, names) for link in _chain(error))
 
 
-def is_taken(error: BaseException) -> bool:
+def is_taken(error: BaseException, dialect: Dialect) -> bool:
     """Whether storage says that the name is taken. Some servers do not say why the condition failed."""
-    return isinstance(error, FileExistsError) or _reply(error)[1] == 412
+    code, status = _reply(error, dialect)
+    return isinstance(error, FileExistsError) or status == 412 or code in dialect.taken
 
 
 @contextmanager
-def storage_errors(path: str, *, writing: bool = False) -> Iterator[None]:
+def storage_errors(path: str, *, writing: bool = False, dialect: Dialect = UNTRIED) -> Iterator[None]:
     """Turn whatever storage raises into this project's errors."""
     try:
         yield
     except TidestateError:
         raise
     except Exception as error:
-        raise in_our_words(error, path, writing=writing) from error
+        raise in_our_words(error, path, writing=writing, dialect=dialect) from error
 
 
-def in_our_words(error: Exception, path: str, *, writing: bool) -> TidestateError:
+def in_our_words(error: Exception, path: str, *, writing: bool, dialect: Dialect) -> TidestateError:
     """`NotFoundError` for an object that is not there, else `UnavailableError` with the reason and what to do."""
-    code, status = _reply(error)
+    code, status = _reply(error, dialect)
     missing = isinstance(error, FileNotFoundError)
-    if missing and not writing and code != "NoSuchBucket":
+    if missing and not writing and code not in dialect.no_container:
         return NotFoundError("the object does not exist", code="no-object", path=path)
-    what, remedy = _words(error, code, status, missing)
+    what, remedy = _words(error, Reply(code, status), missing, dialect)
     reason = code or errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
     return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
 
 
-def _words(error: Exception, code: str | None, status: int | None, missing: bool) -> tuple[str, str]:
+def _words(error: Exception, reply: Reply, missing: bool, dialect: Dialect) -> tuple[str, str]:
+    code, status = reply
     reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().rstrip(".").lower()
     if missing:
         return f"storage has no such bucket or folder ({reason})", "create it, or correct the root"
     refused = isinstance(error, PermissionError) and error.errno is None  # with a number it is a local file's
-    if status in (401, 403) or refused or _is_a(error, _CREDENTIALS):
+    if status in (401, 403) or refused or _is_a(error, dialect.names.credentials):
         return f"storage refused access ({reason})", "check the credentials and their permissions below the root"
-    if code in _THROTTLED or (status is not None and (status >= 500 or status == 429)):
+    if code in dialect.throttled or (status is not None and (status >= 500 or status == 429)):
         return f"storage is overloaded or failing ({reason})", "try again later"
-    if status is None and _is_a(error, _PASSING_NAMES):
+    if status is None and _is_a(error, dialect.names.passing):
         return f"storage did not answer ({reason})", "check the endpoint and the network, then retry"
     return f"storage refused ({reason})", "check that the folder exists, has space left and is writable"
 
 
-def _reply(error: BaseException) -> tuple[str | None, int | None]:
-    """The code and the status of the HTTP reply behind an error; nothing where there was none."""
-    for link in _chain(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return response.get("Error", {}).get("Code"), status
-        status = getattr(link, "status", None)
-        if isinstance(status, int):
-            return None, status
-    return None, None
+def _reply(error: BaseException, dialect: Dialect) -> Reply:
+    """The reply behind an error; an empty one where there was none."""
+    return next(filter(None, map(dialect.reply, _chain(error))), Reply())
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -146,5 +131,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = getattr(link, "kwargs", {}).get("error") or link.__cause__
 
 
-def _is_a(error: BaseException, names: set[str]) -> bool:
+def _is_a(error: BaseException, names: frozenset[str]) -> bool:
     return any(kind.__name__ in names for kind in type(error).__mro__)

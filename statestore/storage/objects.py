@@ -16,14 +16,12 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 from tidestate.statestore.roots import checked_root
+from tidestate.statestore.storage.dialects.table import lending_schemes
 from tidestate.statestore.storage.local import LocalStorage, is_local
 from tidestate.statestore.storage.sink import ObjectSink
 
 if TYPE_CHECKING:
     from tidestate.statestore.storage.remote import RemoteStorage
-
-BASE_SCHEMES = ("file", "s3", "memory")
-"""Where a base may lie, whatever the root's own scheme is."""
 
 
 class Objects:
@@ -50,7 +48,7 @@ class Objects:
         copies_bytes: int | None = None,
     ) -> None:
         """Touches no storage. Raises `UsageError` for a root that cannot be one, `IncompatibleError` for a base whose
-        scheme is neither the root's own nor one of `BASE_SCHEMES`: a marker file must not choose what is opened.
+        scheme is neither the root's own nor one of `lending_schemes`: a marker file must not choose what is opened.
         """
         url = checked_root(root)
         self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
@@ -232,14 +230,15 @@ def _check_bases(root: str, bases: Sequence[str]) -> None:
     for base in bases:
         scheme = _scheme(base)
         chained = scheme != "file" and "::" in base.removeprefix(scheme)
-        if chained or scheme not in (*BASE_SCHEMES, _scheme(root)):
+        allowed = (*lending_schemes(), _scheme(root))
+        if chained or scheme not in allowed:
             raise IncompatibleError(
                 "the root was forked from one in storage of a kind that a fork may not name: the original must be "
                 "in the same kind of storage as its fork, in a folder or in s3",
                 code="base-scheme",
                 root=root[:200],
                 found=scheme[:200],
-                allowed=list(dict.fromkeys((*BASE_SCHEMES, _scheme(root)))),
+                allowed=list(dict.fromkeys(allowed)),
             )
 
 

@@ -9,22 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.dialects.dialect import Dialect
 from tidestate.statestore.storage.faults import storage_errors
 
 RACERS = 8
 ROUNDS = 5
 
 
-def probe(fs: Any, root: str, scheme: str, *, races: bool) -> None:
-    """Create objects under ``probe/`` of a root twice, and in ``races``: one creator must win each name.
+def probe(fs: Any, root: str, scheme: str, dialect: Dialect) -> None:
+    """Create objects under ``probe/`` of a root twice, and in races unless the service is known to keep its word
+    about them: one creator must win each name.
 
     Raises `UsageError` when the storage is not fit for a root, `UnavailableError` when it could not be asked.
     """
     folder = f"{root}/probe"
-    names = [f"{folder}/{uuid.uuid4().hex}" for _ in range(ROUNDS + 1 if races else 1)]
+    names = [f"{folder}/{uuid.uuid4().hex}" for _ in range(ROUNDS + 1 if dialect.races else 1)]
     try:
-        with storage_errors("probe", writing=True):
-            fit = _is_fit(fs, names)
+        with storage_errors("probe", writing=True, dialect=dialect):
+            fit = _is_fit(fs, names, dialect)
     finally:
         _remove(fs, names)
     if not fit:
@@ -36,43 +38,41 @@ def probe(fs: Any, root: str, scheme: str, *, races: bool) -> None:
         )
 
 
-def _is_fit(fs: Any, names: list[str]) -> bool:
+def _is_fit(fs: Any, names: list[str], dialect: Dialect) -> bool:
     try:
-        return _one_after_the_other(fs, names[0], folderless=len(names) == 1) and all(
-            _at_once(fs, name) for name in names[1:]
-        )
+        return _one_after_the_other(fs, names[0], dialect) and all(_at_once(fs, name, dialect) for name in names[1:])
     except (NotImplementedError, TypeError, ValueError):  # it knows no such mode, or cannot write at all
         return False
 
 
-def _one_after_the_other(fs: Any, name: str, *, folderless: bool) -> bool:
+def _one_after_the_other(fs: Any, name: str, dialect: Dialect) -> bool:
     try:
-        won = _creates(fs, name, b"first")
+        won = _creates(fs, name, b"first", dialect)
     except FileNotFoundError:
-        if folderless:  # then it is the bucket that is missing, and that is not ours to make
+        if not dialect.has_folders:  # then it is the bucket that is missing, and that is not ours to make
             raise
         fs.makedirs(fs._parent(name), exist_ok=True)
-        won = _creates(fs, name, b"first")
-    return won and not _creates(fs, name, b"second") and fs.cat_file(name) == b"first"
+        won = _creates(fs, name, b"first", dialect)
+    return won and not _creates(fs, name, b"second", dialect) and fs.cat_file(name) == b"first"
 
 
-def _at_once(fs: Any, name: str) -> bool:
+def _at_once(fs: Any, name: str, dialect: Dialect) -> bool:
     barrier = threading.Barrier(RACERS)
 
     def race(me: int) -> bytes | None:
         data = f"racer {me}".encode()
         barrier.wait()
-        return data if _creates(fs, name, data) else None
+        return data if _creates(fs, name, data, dialect) else None
 
     with ThreadPoolExecutor(RACERS) as threads:
         winners = [data for data in threads.map(race, range(RACERS)) if data is not None]
     return len(winners) == 1 and fs.cat_file(name) == winners[0]
 
 
-def _creates(fs: Any, name: str, data: bytes) -> bool:
+def _creates(fs: Any, name: str, data: bytes, dialect: Dialect) -> bool:
     """Whether this create won, by what it says and, where it says nothing clear, by what is there."""
     try:
-        fs.pipe_file(name, data, mode="create")
+        dialect.create(fs, name, data, dialect.upload_limits(len(data)))
     except FileExistsError:
         return False
     except (NotImplementedError, TypeError, ValueError):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from fsspec.core import split_protocol
 
 from tidestate.statestore.errors import (
     CommitUnknownError,
@@ -23,10 +20,10 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.roots import canonical_url
 from tidestate.statestore.secrets import has_password
-from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
+from tidestate.statestore.storage.connection import check_scheme, connection
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
+from tidestate.statestore.storage.dialects.table import canonical_url, dialect_of
 from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
 from tidestate.statestore.storage.local import remove_unfinished
 from tidestate.statestore.storage.private import of_this_user
@@ -35,14 +32,6 @@ from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
 _T = TypeVar("_T")
 
-UPLOAD_SECONDS = 10.0
-UPLOAD_SPEED = 1 << 20
-"""Bytes a second below which an upload counts as stuck, after the first ten seconds."""
-
-_MICROSECOND = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_memory_creates = threading.Lock()
 _probed: set[tuple[int, str]] = set()
 
 
@@ -51,17 +40,17 @@ class RemoteStorage:
 
     def __init__(self, url: str, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
         self.root = _canonical(url)
-        self._scheme = str(split_protocol(self.root)[0])
-        check_scheme(self._scheme, url)
-        self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
-        self.tells_age = self._scheme == "s3"
+        check_scheme(self.root)
+        self.dialect = dialect_of(self.root)
+        self.atomic_create = self.dialect.atomic_create
+        self.tells_age = self.dialect.age_us is not None
         self._folder = Path(copies) if copies else of_this_user("tidestate-copies")
         self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write the whole object in one call."""
         body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
-        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self._limit(len(body))))
+        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self.dialect.upload_limits(len(body))))
 
     def note(self, path: str, data: bytes) -> None:
         """As any other: storage waits for its disks or not."""
@@ -72,7 +61,7 @@ class RemoteStorage:
         self._check_create()
         creation = _Creation(self, path, data)
         try:
-            retrying()(creation.attempt)
+            retrying(self.dialect)(creation.attempt)
         except TidestateError:
             raise
         except Exception as error:
@@ -80,11 +69,8 @@ class RemoteStorage:
 
     def create_once(self, path: str, data: bytes) -> None:
         """One request to create. Raises whatever storage raises."""
-        # The scheme for tests: it looks before it writes, and others may write in between.
-        guard: AbstractContextManager[Any] = _memory_creates if self._scheme == "memory" else nullcontext()
-        fs, limit = self._fs(), self._limit(len(data))
-        with guard:
-            self._in_folder(fs, path, lambda: fs.pipe_file(self._full(path), data, mode="create", **limit))
+        fs, limits = self._fs(), self.dialect.upload_limits(len(data))
+        self._in_folder(fs, path, lambda: self.dialect.create(fs, self._full(path), data, limits))
 
     def find(self, path: str) -> bytes | None:
         """The bytes that are there now, if any, by one attempt. Raises whatever storage raises."""
@@ -95,7 +81,7 @@ class RemoteStorage:
 
     def loses_replies(self) -> bool:
         """Whether a create may have happened although it looks refused."""
-        return self._scheme != "memory"
+        return self.dialect.shared
 
     @contextmanager
     def writer(self, path: str) -> Iterator[ObjectSink]:
@@ -104,8 +90,8 @@ class RemoteStorage:
         try:
             with sink_into(temporary, path) as sink:
                 yield sink
-            limit = self._limit(sink.bytes)
-            self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limit))
+            limits = self.dialect.upload_limits(sink.bytes)
+            self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limits))
         finally:
             remove_unfinished(temporary)
 
@@ -115,7 +101,7 @@ class RemoteStorage:
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The bytes of an object in memory, from the copy on this host, which is made if there is none."""
-        if self._scheme == "memory":  # another process' memory of the same name holds other bytes
+        if not self.dialect.shared:  # another process' memory of the same name holds other bytes
             return pa.py_buffer(self.read(path))
         copy = self._copies.open(path, self.size(path) if size is None else size)
         with copy or self._copies.keep(path, lambda to: self._fetch(path, to)) as source:
@@ -152,12 +138,9 @@ class RemoteStorage:
         return sorted({PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own})
 
     def age_us(self, path: str) -> int | None:
-        """S3 answers with the time of the change and with its own; other schemes have no such answer."""
-        if not self.tells_age:
-            return None
-        reply = self._ask(path, lambda fs: _about(fs, self._full(path)))
-        date = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
-        return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
+        """By the service's own clock, where it answers with that."""
+        age_us = self.dialect.age_us
+        return None if age_us is None else self._ask(path, lambda fs: age_us(fs, self._full(path)))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """An object is there when it is whole."""
@@ -169,7 +152,7 @@ class RemoteStorage:
             changed: datetime = self._ask(path, lambda fs: _fresh(fs).modified(self._full(path)))
         except (NotImplementedError, KeyError, AttributeError):
             return None
-        return int((changed.replace(tzinfo=changed.tzinfo or UTC) - _EPOCH) / _MICROSECOND)
+        return round(changed.replace(tzinfo=changed.tzinfo or UTC).timestamp() * 1_000_000)
 
     def settle(self, folder: str) -> None:
         """An object that is there stays."""
@@ -215,7 +198,7 @@ class RemoteStorage:
 
     def locate(self, path: str) -> str:
         """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
-        return self._named(path).replace("s3://", "s3a://", 1)
+        return self.dialect.hadoop(self._named(path))
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
@@ -229,19 +212,15 @@ class RemoteStorage:
         try:
             write()
         except FileNotFoundError:
-            if self.atomic_create != "probed":
+            if not self.dialect.has_folders:
                 raise
             fs.makedirs(fs._parent(self._full(path)), exist_ok=True)
             write()
 
-    def _limit(self, size: int) -> dict[str, float]:
-        """What bounds an upload: before it sends a body, aiohttp waits for "100 Continue" without a limit."""
-        return {"timeout": UPLOAD_SECONDS + size / UPLOAD_SPEED} if self._scheme == "s3" else {}
-
     @property
     def _copies(self) -> Copies:
-        place = f"{endpoint()} {self.root}" if self._scheme == "s3" else self.root
-        return Copies(self._folder, place, self._copies_bytes)
+        # Bytes of another server are others, whatever the name.
+        return Copies(self._folder, f"{self.dialect.server()} {self.root}", self._copies_bytes)
 
     def _remove(self, fs: Any, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -262,13 +241,13 @@ class RemoteStorage:
         """The size of the object now."""
         info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
         if info["type"] != "file":
-            with storage_errors(path):
+            with storage_errors(path, dialect=self.dialect):
                 raise FileNotFoundError(path)
         return int(info["size"])
 
     def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
-        with storage_errors(path):
-            return retrying()(lambda: act(self._fs()))
+        with storage_errors(path, dialect=self.dialect):
+            return retrying(self.dialect)(lambda: act(self._fs()))
 
     def _send(self, path: str, act: Callable[[Any], None]) -> None:
         """Only for what may be carried out twice."""
@@ -277,15 +256,14 @@ class RemoteStorage:
             fs = self._fs()
             self._in_folder(fs, path, lambda: act(fs))
 
-        with storage_errors(path, writing=True):
-            retrying()(attempt)
+        with storage_errors(path, writing=True, dialect=self.dialect):
+            retrying(self.dialect)(attempt)
 
     def _check_create(self) -> None:
         asked = (os.getpid(), self.root)
-        if self.atomic_create != "lock" and asked not in _probed:
+        if self.dialect.shared and asked not in _probed:
             fs = self._fs()
-            # S3 keeps its word about races; a server that only speaks S3 may not know the condition at all.
-            probe(fs, str(fs._strip_protocol(self.root)), self._scheme, races=self._scheme != "s3")
+            probe(fs, str(fs._strip_protocol(self.root)), self.root.partition("://")[0], self.dialect)
             _probed.add(asked)
 
     def _fs(self) -> Any:
@@ -308,11 +286,11 @@ class _Creation:
         try:
             self._storage.create_once(self._path, self._data)
         except Exception as error:
-            taken = is_taken(error)
+            taken = is_taken(error, self._storage.dialect)
             if taken and not self._storage.loses_replies():
                 raise self._conflict() from None
             # Even a name that is taken may be our own: HTTP clients send a request again when a connection breaks.
-            self._unknown = self._unknown or taken or not changed_nothing(error)
+            self._unknown = self._unknown or taken or not changed_nothing(error, self._storage.dialect)
             if not self._unknown:
                 raise
             self._resolve(error, taken)
@@ -333,7 +311,7 @@ class _Creation:
 
     def failure(self, error: Exception) -> TidestateError:
         """What to raise when no attempt succeeded."""
-        words = in_our_words(error, self._path, writing=True)
+        words = in_our_words(error, self._path, writing=True, dialect=self._storage.dialect)
         if not self._unknown:
             return words
         return CommitUnknownError(
@@ -356,11 +334,6 @@ def _canonical(url: str) -> str:
     if canonical.endswith("://"):
         raise UsageError("the root names no bucket or folder: add one", code="root-url", root=url)
     return canonical
-
-
-def _about(fs: Any, full: str) -> Any:
-    bucket, key, _ = fs.split_path(full)
-    return fs.call_s3("head_object", Bucket=bucket, Key=key)
 
 
 def _copy(fs: Any, *, old: str, new: str) -> None:

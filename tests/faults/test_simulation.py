@@ -22,6 +22,7 @@ from tests.faults.simulation.storage import SimulatedFileSystem
 from tests.faults.simulation.world import World
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
+from tidestate.statestore.storage.dialects.dialect import UNTRIED
 from tidestate.statestore.storage.probe import probe
 
 SEEDS = range(1000) if LONG else (3, 5, 7, 10)
@@ -129,7 +130,7 @@ def test_its_storage_is_fit_for_a_root(tmp_path_factory: pytest.TempPathFactory)
     world = World(0, Options(), tmp_path_factory.mktemp("copies"))
     SimulatedFileSystem.world, before = world, SimulatedFileSystem.world
     try:
-        probe(fsspec.filesystem("sim"), "root", "sim", races=True)
+        probe(fsspec.filesystem("sim"), "root", "sim", UNTRIED)
     finally:
         SimulatedFileSystem.world = before
     assert world.store.objects == {}

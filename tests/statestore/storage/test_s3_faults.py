@@ -11,9 +11,8 @@ import pytest
 from tests.helpers.process import longer
 from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
-from tidestate.statestore.storage import connection as storage_connection
 from tidestate.statestore.storage import faults as storage_faults
-from tidestate.statestore.storage import remote as storage_remote
+from tidestate.statestore.storage.dialects import dialect, s3
 from tidestate.statestore.storage.objects import Objects
 
 MIB = 1 << 20
@@ -194,8 +193,8 @@ def test_the_waits_grow_and_are_bounded() -> None:
 
 def test_a_server_that_says_nothing(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_faults, "PATIENCE", 0.2)
-    monkeypatch.setitem(storage_connection._LIMITS, "read_timeout", 0.1)
-    monkeypatch.setattr(storage_remote, "UPLOAD_SECONDS", 0.1)
+    monkeypatch.setitem(s3.S3_TIMEOUTS, "read_timeout", 0.1)
+    monkeypatch.setattr(dialect, "UPLOAD_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(CommitUnknownError):

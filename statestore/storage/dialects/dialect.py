@@ -1,0 +1,136 @@
+"""The record that describes a kind of remote storage, and what holds where nothing is known of it.
+
+What differs between services is here and in the modules beside this one, so that `RemoteStorage` asks the record and
+never looks at a scheme. Its functions get the file system of fsspec that `Dialect.connect` has made, and raise what
+that raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+UPLOAD_SECONDS = 10.0
+UPLOAD_SPEED = 1 << 20
+"""Bytes a second below which an upload counts as stuck, after the first ten seconds."""
+
+FRESH: Mapping[str, bool] = {"use_listings_cache": False, "skip_instance_cache": True}
+"""For fsspec, which would hand out an instance made with yesterday's environment, and lists from before a write."""
+
+
+class Reply(NamedTuple):
+    """What a service has answered, as far as an error tells. Statuses are those of HTTP, whatever it speaks."""
+
+    code: str | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class ErrorNames:
+    """Classes of errors of a library, which is an extra and so not imported, by their names."""
+
+    passing: frozenset[str] = frozenset(
+        {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "IncompleteRead", "TimeoutError"}
+    )
+    """The connection broke or nobody answered: the same request may succeed a moment later."""
+    unsent: frozenset[str] = frozenset({"ClientConnectorError"})
+    """No connection was made, so the request was not carried out."""
+    credentials: frozenset[str] = frozenset()
+    """There are no credentials, so nothing was sent."""
+
+
+def _spelled(rest: str) -> str:
+    return rest.rstrip("/")
+
+
+def _connect(root: str) -> Any:
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(root, **FRESH)[0]
+
+
+def _create(fs: Any, full: str, data: bytes, limits: Mapping[str, Any]) -> None:
+    fs.pipe_file(full, data, mode="create", **limits)
+
+
+def _unlimited(size: int) -> Mapping[str, Any]:
+    return {}
+
+
+def reply_of_http(error: BaseException) -> Reply | None:
+    """Of one error, not of its cause: what botocore or aiohttp notes of a reply; None where it notes none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return Reply(response.get("Error", {}).get("Code"), status)
+    status = getattr(error, "status", None)
+    return Reply(None, status) if isinstance(status, int) else None
+
+
+def _nowhere() -> str:
+    return ""
+
+
+def _itself(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A kind of storage. The defaults are what is assumed of a scheme that is in no table."""
+
+    scheme: str = ""
+    """The one spelling that roots are stored and compared with."""
+    aliases: tuple[str, ...] = ()
+    """Other schemes of the same places."""
+    package: str = ""
+    """The module that speaks it, which tasks import."""
+    extra: str = ""
+    """Of this distribution, with that module; none if it is fsspec's own, or is not known."""
+    environment: tuple[str, ...] = ()
+    """How the names of variables begin that hold endpoint and credentials."""
+    lends: bool = False
+    """Whether the marker of a root in any storage may name one here as the original that it was forked from."""
+    shared: bool = True
+    """Whether other processes see the same objects. Where they do, a create may lose its reply, and copies pay."""
+    has_folders: bool = True
+    """Whether a folder must be made before an object in it can be."""
+
+    atomic_create: str = "probed"
+    """How names are created atomically, as the marker of a root notes it."""
+    races: bool = True
+    """Whether the probe of a new root lets creators race. A service that is known keeps its word about races, but a
+    server that only speaks its protocol may not know the condition at all, so one is always probed in turn."""
+    create: Callable[[Any, str, bytes, Mapping[str, Any]], None] = _create
+    """Create an object unless its name is taken, by one request: file system, full name, bytes, limits."""
+    upload_limits: Callable[[int], Mapping[str, Any]] = _unlimited
+    """What bounds an upload of so many bytes, as arguments of the file system."""
+
+    reply: Callable[[BaseException], Reply | None] = reply_of_http
+    """What the service has answered, of one error without its causes; None where that is no answer."""
+    names: ErrorNames = field(default_factory=ErrorNames)
+    throttled: frozenset[str] = frozenset()
+    """Codes that mean: later. Nothing was carried out."""
+    taken: frozenset[str] = frozenset()
+    """Codes of a status 409 that mean: the name is taken. Any other 409 is: try again."""
+    no_container: frozenset[str] = frozenset()
+    """Codes that mean: there is no such bucket, so what was asked for may not be missing but out of reach."""
+
+    age_us: Callable[[Any, str], int | None] | None = None
+    """How old an object is by the service's own clock; none where it does not answer with its time."""
+
+    spelled: Callable[[str], str] = _spelled
+    """What follows the ``://`` of a root in its one spelling."""
+    hadoop: Callable[[str], str] = _itself
+    """A URL in that spelling as Hadoop has it, whose file systems Spark's own checkpoint goes through."""
+    connect: Callable[[str], Any] = _connect
+    """A file system of fsspec for a root, with the credentials of this environment."""
+    account: Callable[[str], str] = _itself
+    """What of a root decides which connection it needs."""
+    server: Callable[[], str] = _nowhere
+    """The address of the service, if the same name means another place at another one."""
+
+
+UNTRIED = Dialect()
+"""A scheme that nobody has tried here: its file system must show that it can create atomically."""

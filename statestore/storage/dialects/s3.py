@@ -1,0 +1,78 @@
+"""S3 and what speaks its protocol (R2, Ceph, MinIO, Scaleway and others, which the probe tells apart), by s3fs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from tidestate.statestore.storage.dialects import dialect
+from tidestate.statestore.storage.dialects.dialect import FRESH, Dialect, ErrorNames
+
+S3_TIMEOUTS = {"connect_timeout": 4, "read_timeout": 8, "retries": {"total_max_attempts": 1, "mode": "standard"}}
+"""botocore's, in seconds of silence. It does not retry: a create that it repeats would find its own object."""
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _connect(root: str) -> Any:
+    import fsspec
+    from fsspec.config import conf
+
+    limits = {**S3_TIMEOUTS, **conf.get("s3", {}).get("config_kwargs", {})}
+    fs = fsspec.filesystem("s3", config_kwargs=limits, **FRESH)
+    fs.retries = 1  # s3fs' own, on top of botocore's
+    return fs
+
+
+def _server() -> str:
+    """Of the S3 service where it is not Amazon's own."""
+    from fsspec.config import conf
+
+    configured = conf.get("s3", {}).get("endpoint_url")
+    address = configured or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return str(address or "")
+
+
+def _upload_limits(size: int) -> Mapping[str, Any]:
+    # Before it sends a body, aiohttp waits for "100 Continue" without a limit.
+    return {"timeout": dialect.UPLOAD_SECONDS + size / dialect.UPLOAD_SPEED}
+
+
+def _age_us(fs: Any, full: str) -> int | None:
+    """S3 answers with the time of the change and with its own."""
+    bucket, key, _ = fs.split_path(full)
+    reply = fs.call_s3("head_object", Bucket=bucket, Key=key)
+    date = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+    return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
+
+
+S3 = Dialect(
+    scheme="s3",
+    aliases=("s3a",),
+    package="s3fs",
+    extra="s3",
+    environment=("AWS_",),
+    lends=True,
+    has_folders=False,
+    atomic_create="if-none-match",
+    races=False,
+    upload_limits=_upload_limits,
+    names=ErrorNames(
+        passing=ErrorNames().passing | {"HTTPClientError", "ResponseParserError"},
+        unsent=ErrorNames().unsent | {"ConnectTimeoutError", "ParamValidationError"},
+        credentials=frozenset(
+            {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}
+        ),
+    ),
+    throttled=frozenset({"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}),
+    no_container=frozenset({"NoSuchBucket"}),
+    age_us=_age_us,
+    spelled=lambda rest: rest.strip("/"),
+    hadoop=lambda url: url.replace("s3://", "s3a://", 1),
+    connect=_connect,
+    account=lambda root: "s3",
+    server=_server,
+)
