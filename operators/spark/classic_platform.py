@@ -17,6 +17,7 @@ from tidestate.operators.spark.platform import Broadcast, Platform
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.spark_log import local_file
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.dialects.table import dialect_of
 
 _DESCRIPTION = "spark.job.description"
 
@@ -141,7 +142,7 @@ class ClassicPlatform(Platform):
         except Py4JJavaError as error:
             raise UsageError(
                 f"spark has no file system for this root, where its own checkpoint ({SPARK_FOLDER}/) is kept too: "
-                "for s3:// it needs hadoop-aws (docs/how-to/run-on-a-cluster.md)",
+                f"it needs {dialect_of(url).connector} (docs/how-to/run-on-a-cluster.md)",
                 code="spark-storage",
                 url=url,
                 reason=_first_line(error),

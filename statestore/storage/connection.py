@@ -38,7 +38,11 @@ def check_scheme(root: str) -> None:
             f"this storage needs a package that is not installed: {remedy}", code="storage-package", scheme=scheme
         ) from error
     except ValueError:
-        raise UsageError("unknown storage scheme: give a local path or s3://", code="root-url", root=root) from None
+        raise UsageError(
+            "unknown storage scheme: give a local path, or a URL such as s3://, gs:// or abfs://",
+            code="root-url",
+            root=root,
+        ) from None
 
 
 def connection(root: str) -> Any:
@@ -50,7 +54,7 @@ def connection(root: str) -> Any:
     key = (os.getpid(), dialect.account(root), _environment())
     with _lock:
         if key not in _connections:
-            _connections[key] = dialect.connect(root)
+            _connections[key] = dialect.connect(root, {})
         return _connections[key]
 
 

@@ -62,10 +62,19 @@ def may_pass(error: BaseException, dialect: Dialect) -> bool:
 
 
 def changed_nothing(error: BaseException, dialect: Dialect) -> bool:
-    """Whether it is certain that a request which ended so was not carried out and never will be."""
+    """Whether a request whose answer this is was not carried out and never will be. A client that has sent it twice
+    reports the second answer alone.
+    """
     code, status = _reply(error, dialect)
     if status is not None:
         return code in dialect.throttled or 400 <= status < 500
+    return was_not_sent(error, dialect)
+
+
+def was_not_sent(error: BaseException, dialect: Dialect) -> bool:
+    """Whether it is certain that storage has never had the request."""
+    if _reply(error, dialect).status is not None:
+        return False
     # aiohttp's ClientConnectorError: no connection was made. botocore's EndpointConnectionError says less than
     # its name: a connection that broke after the request was sent is one too.
     unsent = (ConnectionRefusedError, socket.gaierror, PermissionError, FileNotFoundError, NotImplementedError)
@@ -76,7 +85,14 @@ def changed_nothing(error: BaseException, dialect: Dialect) -> bool:
 def is_taken(error: BaseException, dialect: Dialect) -> bool:
     """Whether storage says that the name is taken. Some servers do not say why the condition failed."""
     code, status = _reply(error, dialect)
-    return isinstance(error, FileExistsError) or status == 412 or code in dialect.taken
+    if status == 409 and dialect.taken:
+        return code in dialect.taken
+    return isinstance(error, FileExistsError) or status == 412
+
+
+def starts_past_the_end(error: BaseException, dialect: Dialect) -> bool:
+    """Whether a range was asked for that begins where an object has ended."""
+    return _reply(error, dialect).status == 416
 
 
 @contextmanager
@@ -93,21 +109,23 @@ def storage_errors(path: str, *, writing: bool = False, dialect: Dialect = UNTRI
 def in_our_words(error: Exception, path: str, *, writing: bool, dialect: Dialect) -> TidestateError:
     """`NotFoundError` for an object that is not there, else `UnavailableError` with the reason and what to do."""
     code, status = _reply(error, dialect)
-    missing = isinstance(error, FileNotFoundError)
+    missing = isinstance(error, FileNotFoundError) or status == 404
     if missing and not writing and code not in dialect.no_container:
         return NotFoundError("the object does not exist", code="no-object", path=path)
     what, remedy = _words(error, Reply(code, status), missing, dialect)
-    reason = code or errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+    named = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+    reason = code or (named if status is None else f"HTTP {status}")
     return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
 
 
 def _words(error: Exception, reply: Reply, missing: bool, dialect: Dialect) -> tuple[str, str]:
     code, status = reply
-    reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().rstrip(".").lower()
+    text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
+    reason = ", ".join(text.splitlines()[:2]).rstrip(".").lower()  # Azure goes on with the whole reply
     if missing:
         return f"storage has no such bucket or folder ({reason})", "create it, or correct the root"
     refused = isinstance(error, PermissionError) and error.errno is None  # with a number it is a local file's
-    if status in (401, 403) or refused or _is_a(error, dialect.names.credentials):
+    if status in (401, 403) or code in dialect.refused or refused or _is_a(error, dialect.names.credentials):
         return f"storage refused access ({reason})", "check the credentials and their permissions below the root"
     if code in dialect.throttled or (status is not None and (status >= 500 or status == 429)):
         return f"storage is overloaded or failing ({reason})", "try again later"

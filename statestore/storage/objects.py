@@ -1,4 +1,5 @@
-"""Durable objects under a root, with an atomic create: local files, S3, or what else of fsspec passes a probe.
+"""Durable objects under a root, with an atomic create: local files, S3, Google Cloud Storage, Azure, or what else of
+fsspec passes a probe.
 
 Only the modules of this folder know fsspec. Local files do not go through it for
 writing; see `tidestate.statestore.storage.local`.
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 class Objects:
     """Objects below a root; paths are relative, with forward slashes. An object never changes under its name.
 
-    ``root`` is a local path, ``s3://bucket/prefix``, ``memory://name`` (for tests: gone with the process) or another
-    fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is the
-    local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by default;
-    it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it holds
-    more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
+    ``root`` is a local path, ``s3://bucket/prefix``, ``gs://bucket/prefix``,
+    ``abfs://container@account.dfs.core.windows.net/prefix``, ``memory://name`` (for tests: gone with the process) or
+    another fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is
+    the local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by
+    default; it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it
+    holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
 
     ``bases`` are the roots of other checkpoints whose files this one reads too, see `at`; nothing is written there.
 
@@ -78,7 +80,9 @@ class Objects:
 
     @property
     def atomic_create(self) -> str:
-        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``lock`` (one process only) or ``probed``."""
+        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``if-generation-match``, ``lock`` (one process
+        only) or ``probed``.
+        """
         return self._storage.atomic_create
 
     @property
@@ -212,7 +216,7 @@ class Objects:
         self._storage.move(_below(folder), _below(into))
 
     def locate(self, path: str) -> str:
-        """The full path of a local object, else its URL as Spark reads it: ``s3a://`` for S3."""
+        """The full path of a local object, else its URL as Spark reads it: for S3 ``s3a://``, for Azure ``abfss://``."""
         return self._storage.locate(_below(path))
 
     def url(self, path: str) -> str:
@@ -234,7 +238,7 @@ def _check_bases(root: str, bases: Sequence[str]) -> None:
         if chained or scheme not in allowed:
             raise IncompatibleError(
                 "the root was forked from one in storage of a kind that a fork may not name: the original must be "
-                "in the same kind of storage as its fork, in a folder or in s3",
+                "in the same kind of storage as its fork, in a folder or in s3, gs or abfs",
                 code="base-scheme",
                 root=root[:200],
                 found=scheme[:200],

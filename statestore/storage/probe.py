@@ -32,7 +32,7 @@ def probe(fs: Any, root: str, scheme: str, dialect: Dialect) -> None:
     if not fit:
         raise UsageError(
             "this storage lets two writers create the same name, so a checkpoint could be lost: put the "
-            "checkpoint root on a local path or on s3",
+            "checkpoint root on a local path or on s3, gs or abfs",
             code="no-atomic-create",
             scheme=scheme,
         )
@@ -41,8 +41,10 @@ def probe(fs: Any, root: str, scheme: str, dialect: Dialect) -> None:
 def _is_fit(fs: Any, names: list[str], dialect: Dialect) -> bool:
     try:
         return _one_after_the_other(fs, names[0], dialect) and all(_at_once(fs, name, dialect) for name in names[1:])
-    except (NotImplementedError, TypeError, ValueError):  # it knows no such mode, or cannot write at all
-        return False
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if dialect.reply(error) is not None:
+            raise
+        return False  # it knows no such mode, or cannot write at all
 
 
 def _one_after_the_other(fs: Any, name: str, dialect: Dialect) -> bool:
@@ -78,8 +80,18 @@ def _creates(fs: Any, name: str, data: bytes, dialect: Dialect) -> bool:
     except (NotImplementedError, TypeError, ValueError):
         raise
     except Exception:
-        return bool(fs.cat_file(name) == data)
+        stored = _stored(fs, name)
+        if stored is None:
+            raise
+        return stored == data
     return True
+
+
+def _stored(fs: Any, name: str) -> bytes | None:
+    try:
+        return bytes(fs.cat_file(name))
+    except FileNotFoundError:
+        return None
 
 
 def _remove(fs: Any, names: list[str]) -> None:

@@ -23,8 +23,17 @@ from tidestate.statestore.errors import (
 from tidestate.statestore.secrets import has_password
 from tidestate.statestore.storage.connection import check_scheme, connection
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
+from tidestate.statestore.storage.dialects.dialect import Below, Dialect
 from tidestate.statestore.storage.dialects.table import canonical_url, dialect_of
-from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
+from tidestate.statestore.storage.faults import (
+    changed_nothing,
+    in_our_words,
+    is_taken,
+    retrying,
+    starts_past_the_end,
+    storage_errors,
+    was_not_sent,
+)
 from tidestate.statestore.storage.local import remove_unfinished
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
@@ -33,6 +42,7 @@ from tidestate.statestore.storage.sink import ObjectSink, sink_into
 _T = TypeVar("_T")
 
 _probed: set[tuple[int, str]] = set()
+_with_container: set[tuple[int, str]] = set()
 
 
 class RemoteStorage:
@@ -65,7 +75,7 @@ class RemoteStorage:
         except TidestateError:
             raise
         except Exception as error:
-            raise creation.failure(error) from error
+            creation.conclude(error)
 
     def create_once(self, path: str, data: bytes) -> None:
         """One request to create. Raises whatever storage raises."""
@@ -91,7 +101,7 @@ class RemoteStorage:
             with sink_into(temporary, path) as sink:
                 yield sink
             limits = self.dialect.upload_limits(sink.bytes)
-            self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limits))
+            self._send(path, lambda fs: self.dialect.put_file(fs, str(temporary), self._full(path), limits))
         finally:
             remove_unfinished(temporary)
 
@@ -125,13 +135,13 @@ class RemoteStorage:
 
     def exists(self, path: str) -> bool:
         """Whether an object or a prefix is there."""
-        return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
+        return bool(self._ask(path, lambda fs: self.dialect.exists(_fresh(fs), self._full(path))))
 
     def names(self, folder: str) -> list[str]:
         """The names of objects and prefixes in ``folder``, sorted; none where there are none."""
         full = self._full(folder)
         try:
-            found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))
+            found = self._ask(folder, lambda fs: self.dialect.listed(_fresh(fs), full))
         except NotFoundError:
             return []
         own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
@@ -168,37 +178,25 @@ class RemoteStorage:
 
     def clear(self, folder: str) -> None:
         """Remove what is below, with the empty objects that stand for folders."""
-        full = self._full(folder)
-        try:
-            found = [str(entry) for entry in self._ask(folder, lambda fs: _fresh(fs).find(full))]
-        except NotFoundError:
-            return
-        for entry in found:
-            if entry.endswith("/"):
-                self._send(folder, partial(_delete, key=entry))
-            else:
-                self.delete(f"{folder}/{entry[len(full) + 1 :]}")
+        full, below = self._full(folder), self._below(folder)
+        for name in below.objects:
+            self.delete(f"{folder}/{name[len(full) + 1 :]}")
+        self._remove_folders(folder, below)
 
     def move(self, folder: str, into: str) -> None:
         """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
-        full = self._full(folder)
-        try:
-            found = self._ask(folder, lambda fs: _fresh(fs).find(full))
-        except NotFoundError:
-            return
-        names = [str(entry)[len(full) + 1 :] for entry in found if not entry.endswith("/")]
+        full, below = self._full(folder), self._below(folder)
+        names = [name[len(full) + 1 :] for name in below.objects]
         for name in names:
             old, new = self._full(f"{folder}/{name}"), self._full(f"{into}/{name}")
-            self._send(f"{into}/{name}", partial(_copy, old=old, new=new))
+            self._send(f"{into}/{name}", partial(_copy, self.dialect, old=old, new=new))
         for name in names:
             self.delete(f"{folder}/{name}")
-        for entry in found:
-            if entry.endswith("/"):
-                self._send(folder, partial(_delete, key=entry))
+        self._remove_folders(folder, below)
 
     def locate(self, path: str) -> str:
-        """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
-        return self.dialect.hadoop(self._named(path))
+        """The object's URL for Hadoop, which has other names for some services."""
+        return self.dialect.hadoop(self._named(path), {})
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
@@ -220,7 +218,18 @@ class RemoteStorage:
     @property
     def _copies(self) -> Copies:
         # Bytes of another server are others, whatever the name.
-        return Copies(self._folder, f"{self.dialect.server()} {self.root}", self._copies_bytes)
+        return Copies(self._folder, f"{self.dialect.server(self.root, {})} {self.root}", self._copies_bytes)
+
+    def _below(self, folder: str) -> Below:
+        full = self._full(folder)
+        try:
+            return self._ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
+        except NotFoundError:
+            return Below([], [])
+
+    def _remove_folders(self, folder: str, below: Below) -> None:
+        for name in below.folders:
+            self._send(folder, partial(_delete, key=name))
 
     def _remove(self, fs: Any, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -233,7 +242,7 @@ class RemoteStorage:
         try:
             return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path), start=start, end=end)))
         except UnavailableError as error:
-            if "range" not in error.message:
+            if not starts_past_the_end(error, self.dialect):
                 raise
             return b""  # the object ends before: what is missing is for the reader to notice
 
@@ -247,7 +256,11 @@ class RemoteStorage:
 
     def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
         with storage_errors(path, dialect=self.dialect):
-            return retrying(self.dialect)(lambda: act(self._fs()))
+            try:
+                return retrying(self.dialect)(lambda: act(self._fs()))
+            except FileNotFoundError as error:
+                self._check_container(path, error)
+                raise
 
     def _send(self, path: str, act: Callable[[Any], None]) -> None:
         """Only for what may be carried out twice."""
@@ -258,6 +271,19 @@ class RemoteStorage:
 
         with storage_errors(path, writing=True, dialect=self.dialect):
             retrying(self.dialect)(attempt)
+
+    def _check_container(self, path: str, error: Exception) -> None:
+        """Raise `UnavailableError` when not the object is missing but its bucket; asked until it was there once."""
+        has_container, asked = self.dialect.has_container, (os.getpid(), self.root)
+        if has_container is None or asked in _with_container:
+            return
+        try:
+            is_there = retrying(self.dialect)(lambda: has_container(self._fs(), self._full("")))
+        except Exception:  # who may not list has asked for an object all the same, and that is missing
+            return
+        if not is_there:
+            raise in_our_words(error, path, writing=True, dialect=self.dialect) from error
+        _with_container.add(asked)
 
     def _check_create(self) -> None:
         asked = (os.getpid(), self.root)
@@ -309,8 +335,23 @@ class _Creation:
     def _conflict(self) -> ConflictError:
         return ConflictError("another writer has created this name already", code="exists", path=self._path)
 
-    def failure(self, error: Exception) -> TidestateError:
-        """What to raise when no attempt succeeded."""
+    def conclude(self, error: Exception) -> None:
+        """When no attempt has succeeded: raise what is known about it, unless the object turns out to be there."""
+        if not self._unknown and not was_not_sent(error, self._storage.dialect):
+            # Clients send a request again when a connection breaks: a refusal may be the answer to the second one,
+            # and the first may have created the object.
+            try:
+                stored = self._storage.find(self._path)
+            except Exception:
+                self._unknown = True
+            else:
+                if stored == self._data:
+                    return
+                if stored is not None:
+                    raise self._conflict() from None
+        raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> TidestateError:
         words = in_our_words(error, self._path, writing=True, dialect=self._storage.dialect)
         if not self._unknown:
             return words
@@ -330,18 +371,20 @@ def _canonical(url: str) -> str:
             code="root-secret",
             scheme=url.partition("://")[0],
         )
+    dialect_of(url).check(url)
     canonical = canonical_url(url)
     if canonical.endswith("://"):
         raise UsageError("the root names no bucket or folder: add one", code="root-url", root=url)
     return canonical
 
 
-def _copy(fs: Any, *, old: str, new: str) -> None:
-    fs.cp_file(old, new)
+def _copy(dialect: Dialect, fs: Any, *, old: str, new: str) -> None:
+    dialect.copy(fs, old, new)
 
 
 def _delete(fs: Any, *, key: str) -> None:
-    fs.rm_file(key)
+    with suppress(FileNotFoundError):
+        fs.rm_file(key)
 
 
 def _fresh(fs: Any) -> Any:

@@ -47,7 +47,7 @@ def main(root: str, name: StoreName, cache: str, death: str = "") -> None:
         if death == f"{moment}:{checkpoint_id}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    streams.run(SETTING, stream(), Path(root), store_config(name, Path(cache)), PARTITIONS, hook)
+    streams.run(SETTING, stream(), root, store_config(name, Path(cache)), PARTITIONS, hook)
     print("done", flush=True)
 
 

@@ -21,7 +21,8 @@ from tests.helpers.killed_jobs import batches_of_spark
 from tests.helpers.process import LONG, forget
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
-from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.servers.proxy import Fault, Proxy
+from tests.servers.s3 import s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
@@ -38,7 +39,6 @@ STORES = {"parquet": Parquet(max_levels=2, snapshot_bytes=1), "memory": Memory()
 REFUSALS = ((503, "SlowDown"), (500, "InternalError"), (409, "ConditionalRequestConflict"))
 DOWN = range(40, 60)
 """The requests while the line is down: more than those at a time try again."""
-Fault = str | tuple[int, str] | float | None
 
 
 def bad_line(seed: str, faults: Counter[str], percent: int = 6) -> Callable[[str], Fault]:

@@ -5,15 +5,11 @@ Import ``s3_endpoint`` and ``s3_root``, and for the proxy ``s3_front`` and ``s3_
 
 from __future__ import annotations
 
-import http.client
 import logging
-import socket
 import threading
-import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest import mock
 
@@ -21,6 +17,7 @@ import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from moto.s3.responses import S3Response
 
+from tests.servers.proxy import Proxy, proxy_to
 from tidestate.statestore.storage import faults as storage_faults
 from tidestate.statestore.storage.remote import RemoteStorage
 
@@ -70,116 +67,17 @@ def s3_root(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return root
 
 
-class Proxy(ThreadingHTTPServer):
-    """Passes requests on, unless a fault is next for their method. ``log`` has what passed and how long replies were.
-
-    Faults, each for one request: ``before`` breaks the connection, the request never arrives; ``after`` breaks it
-    when the reply is there; ``(status, code)`` is answered in the server's place. A ``careless``
-    one does not know conditional requests. ``chance`` gives a fault for each further method, or none; a number of
-    seconds is one too, after which the request passes.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.upstream = endpoint.removeprefix("http://")
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.reset()
-
-    def reset(self) -> None:
-        self.faults: dict[str, list[str | tuple[int, str]]] = {}
-        self.log: list[tuple[str, str, str | None, int]] = []
-        self.conditions: list[str | None] = []
-        self.careless = False
-        self.chance: Callable[[str], str | tuple[int, str] | float | None] = lambda _method: None
-
-    def bytes_read(self) -> int:
-        return sum(size for method, _, _, size in self.log if method == "GET")
-
-    def count(self, method: str) -> int:
-        return sum(entry[0] == method for entry in self.log)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client may hang up."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        waiting = self.server.faults.get(self.command, [])
-        fault = waiting.pop(0) if waiting else self.server.chance(self.command)
-        if isinstance(fault, float):
-            time.sleep(fault)
-        if fault == "before":
-            self._hang_up()
-        elif isinstance(fault, tuple):
-            self._note(0)
-            self._answer(fault[0], {"Content-Type": "application/xml"}, _xml(fault[1]))
-        else:
-            status, headers, data = self._ask(body)
-            self._note(len(data))
-            if fault == "after":
-                self._hang_up()
-            else:
-                self._answer(status, headers, data)
-
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass_on  # noqa: N815
-
-    def _note(self, size: int) -> None:
-        self.server.log.append((self.command, self.path, self.headers.get("Range"), size))
-        if self.command == "PUT":
-            self.server.conditions.append(self.headers.get("If-None-Match"))
-
-    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        upstream = http.client.HTTPConnection(self.server.upstream, timeout=10)
-        try:
-            headers = dict(self.headers.items())
-            if self.server.careless:
-                headers.pop("If-None-Match", None)
-            upstream.request(self.command, self.path, body, headers)
-            reply = upstream.getresponse()
-            return reply.status, dict(reply.getheaders()), reply.read()
-        finally:
-            upstream.close()
-
-    def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            if name.lower() not in ("connection", "content-length", "transfer-encoding", "date", "server"):
-                self.send_header(name, value)
-        own = {name.lower(): value for name, value in headers.items()}
-        size = own.get("content-length", "0") if self.command == "HEAD" else str(len(data))
-        self.send_header("Content-Length", size)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-
-    def log_message(self, *args: Any) -> None:
-        """Quiet."""
-
-
-def _xml(code: str) -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>made up: {code}</Message></Error>".encode()
+def s3_refusal(status: int, code: str) -> tuple[dict[str, str], bytes]:
+    """As S3 refuses: headers, and a code in XML."""
+    xml = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>made up: {code}</Message></Error>"
+    return {"Content-Type": "application/xml"}, xml.encode()
 
 
 @pytest.fixture(scope="session")
 def s3_front(s3_endpoint: str) -> Iterator[Proxy]:
     """One proxy for the session, so that connections last from test to test."""
-    proxy = Proxy(s3_endpoint)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield proxy
-    proxy.shutdown()
-    thread.join()
-    proxy.server_close()
+    with proxy_to(s3_endpoint, s3_refusal) as proxy:
+        yield proxy
 
 
 @pytest.fixture

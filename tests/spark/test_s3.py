@@ -23,7 +23,8 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
 from tests.servers.packages import S3A, WITHOUT_BUNDLE
-from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import VARIABLES, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.child import ChildFailedError

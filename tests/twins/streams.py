@@ -101,7 +101,7 @@ def description(setting: Setting) -> Aggregation:
 def run(
     setting: Setting,
     stream: Sequence[Batch],
-    root: Path,
+    root: Path | str,
     store: StoreConfig,
     partitions: int,
     hook: JobHook = no_job_hook,

@@ -7,16 +7,36 @@ that raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+CONNECT_SECONDS = 4
+"""How long a connection may take."""
+SILENCE_SECONDS = 8
+"""How long a service may say nothing after a request."""
 UPLOAD_SECONDS = 10.0
 UPLOAD_SPEED = 1 << 20
 """Bytes a second below which an upload counts as stuck, after the first ten seconds."""
 
 FRESH: Mapping[str, bool] = {"use_listings_cache": False, "skip_instance_cache": True}
 """For fsspec, which would hand out an instance made with yesterday's environment, and lists from before a write."""
+
+
+class Below(NamedTuple):
+    """What lies below a folder, by full names."""
+
+    objects: list[str]
+    folders: list[str]
+    """Empty objects that stand for folders, in an order in which they can be removed when the others are gone."""
+
+    @staticmethod
+    def of(names: Iterable[str]) -> Below:
+        """Where a name that ends with a slash stands for a folder."""
+        found = list(names)
+        return Below(
+            [name for name in found if not name.endswith("/")], [name for name in found if name.endswith("/")]
+        )
 
 
 class Reply(NamedTuple):
@@ -44,14 +64,45 @@ def _spelled(rest: str) -> str:
     return rest.rstrip("/")
 
 
-def _connect(root: str) -> Any:
+def _connect(root: str, options: Mapping[str, Any]) -> Any:
     from fsspec.core import url_to_fs
 
-    return url_to_fs(root, **FRESH)[0]
+    return url_to_fs(root, **{**options, **FRESH})[0]
 
 
 def _create(fs: Any, full: str, data: bytes, limits: Mapping[str, Any]) -> None:
     fs.pipe_file(full, data, mode="create", **limits)
+
+
+def _put_file(fs: Any, local: str, full: str, limits: Mapping[str, Any]) -> None:
+    fs.put_file(local, full, **limits)
+
+
+def _copy(fs: Any, old: str, new: str) -> None:
+    fs.cp_file(old, new)
+
+
+def _exists(fs: Any, full: str) -> bool:
+    # Not by its `exists`, which may take any error for an answer.
+    try:
+        fs.info(full)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _listed(fs: Any, full: str) -> list[str]:
+    found: list[str] = fs.ls(full, detail=False)
+    return found
+
+
+def _below(fs: Any, full: str) -> Below:
+    return Below.of(fs.find(full))
+
+
+def bounded_upload(size: int) -> Mapping[str, Any]:
+    """The argument by which fsspec itself ends an upload that makes no progress."""
+    return {"timeout": UPLOAD_SECONDS + size / UPLOAD_SPEED}
 
 
 def _unlimited(size: int) -> Mapping[str, Any]:
@@ -68,12 +119,20 @@ def reply_of_http(error: BaseException) -> Reply | None:
     return Reply(None, status) if isinstance(status, int) else None
 
 
-def _nowhere() -> str:
+def _nowhere(root: str, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def _itself(text: str) -> str:
-    return text
+def _as_it_is(url: str, options: Mapping[str, Any]) -> str:
+    return url
+
+
+def _check(url: str) -> None:
+    return None
+
+
+def _itself(root: str) -> str:
+    return root
 
 
 @dataclass(frozen=True)
@@ -88,6 +147,8 @@ class Dialect:
     """The module that speaks it, which tasks import."""
     extra: str = ""
     """Of this distribution, with that module; none if it is fsspec's own, or is not known."""
+    connector: str = "its connector for Hadoop"
+    """What Spark needs for it, beside what PySpark brings."""
     environment: tuple[str, ...] = ()
     """How the names of variables begin that hold endpoint and credentials."""
     lends: bool = False
@@ -106,6 +167,16 @@ class Dialect:
     """Create an object unless its name is taken, by one request: file system, full name, bytes, limits."""
     upload_limits: Callable[[int], Mapping[str, Any]] = _unlimited
     """What bounds an upload of so many bytes, as arguments of the file system."""
+    put_file: Callable[[Any, str, str, Mapping[str, Any]], None] = _put_file
+    """Send a local file under a name nobody else uses: file system, local path, full name, limits."""
+    copy: Callable[[Any, str, str], None] = _copy
+    """Copy an object, whole when this returns."""
+    exists: Callable[[Any, str], bool] = _exists
+    """Whether an object or a folder is there."""
+    listed: Callable[[Any, str], list[str]] = _listed
+    """The full names directly in a folder; none, or `FileNotFoundError`, if it is not there."""
+    below: Callable[[Any, str], Below] = _below
+    """What lies below a folder at any depth; none, or `FileNotFoundError`, if it is not there."""
 
     reply: Callable[[BaseException], Reply | None] = reply_of_http
     """What the service has answered, of one error without its causes; None where that is no answer."""
@@ -114,22 +185,29 @@ class Dialect:
     """Codes that mean: later. Nothing was carried out."""
     taken: frozenset[str] = frozenset()
     """Codes of a status 409 that mean: the name is taken. Any other 409 is: try again."""
+    refused: frozenset[str] = frozenset()
+    """Codes that mean: these credentials are none, whatever the status is."""
     no_container: frozenset[str] = frozenset()
     """Codes that mean: there is no such bucket, so what was asked for may not be missing but out of reach."""
+
+    has_container: Callable[[Any, str], bool] | None = None
+    """Whether the bucket of a name exists, for services whose errors do not tell it from a missing object."""
 
     age_us: Callable[[Any, str], int | None] | None = None
     """How old an object is by the service's own clock; none where it does not answer with its time."""
 
+    check: Callable[[str], None] = _check
+    """Raise `UsageError` for the URL of a root that this storage cannot have."""
     spelled: Callable[[str], str] = _spelled
     """What follows the ``://`` of a root in its one spelling."""
-    hadoop: Callable[[str], str] = _itself
+    hadoop: Callable[[str, Mapping[str, Any]], str] = _as_it_is
     """A URL in that spelling as Hadoop has it, whose file systems Spark's own checkpoint goes through."""
-    connect: Callable[[str], Any] = _connect
-    """A file system of fsspec for a root, with the credentials of this environment."""
+    connect: Callable[[str, Mapping[str, Any]], Any] = _connect
+    """A file system of fsspec for a root, with these options and the credentials of this environment."""
     account: Callable[[str], str] = _itself
     """What of a root decides which connection it needs."""
-    server: Callable[[], str] = _nowhere
-    """The address of the service, if the same name means another place at another one."""
+    server: Callable[[str, Mapping[str, Any]], str] = _nowhere
+    """The address of the service of a root, if the same name means another place at another one."""
 
 
 UNTRIED = Dialect()

@@ -8,37 +8,47 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tidestate.statestore.storage.dialects import dialect
-from tidestate.statestore.storage.dialects.dialect import FRESH, Dialect, ErrorNames
+from tidestate.statestore.storage.dialects.dialect import (
+    CONNECT_SECONDS,
+    FRESH,
+    SILENCE_SECONDS,
+    Dialect,
+    ErrorNames,
+    bounded_upload,
+)
 
-S3_TIMEOUTS = {"connect_timeout": 4, "read_timeout": 8, "retries": {"total_max_attempts": 1, "mode": "standard"}}
+S3_TIMEOUTS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": SILENCE_SECONDS,
+    "retries": {"total_max_attempts": 1, "mode": "standard"},
+}
 """botocore's, in seconds of silence. It does not retry: a create that it repeats would find its own object."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def _connect(root: str) -> Any:
+def _connect(root: str, options: Mapping[str, Any]) -> Any:
     import fsspec
     from fsspec.config import conf
 
-    limits = {**S3_TIMEOUTS, **conf.get("s3", {}).get("config_kwargs", {})}
-    fs = fsspec.filesystem("s3", config_kwargs=limits, **FRESH)
+    settings = {**conf.get("s3", {}), **options}
+    limits = {**S3_TIMEOUTS, **settings.get("config_kwargs", {})}
+    fs = fsspec.filesystem("s3", **{**settings, **FRESH, "config_kwargs": limits})
     fs.retries = 1  # s3fs' own, on top of botocore's
     return fs
 
 
-def _server() -> str:
+def _server(root: str, options: Mapping[str, Any]) -> str:
     """Of the S3 service where it is not Amazon's own."""
     from fsspec.config import conf
 
-    configured = conf.get("s3", {}).get("endpoint_url")
+    configured = options.get("endpoint_url") or conf.get("s3", {}).get("endpoint_url")
     address = configured or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return str(address or "")
 
 
-def _upload_limits(size: int) -> Mapping[str, Any]:
-    # Before it sends a body, aiohttp waits for "100 Continue" without a limit.
-    return {"timeout": dialect.UPLOAD_SECONDS + size / dialect.UPLOAD_SPEED}
+def _exists(fs: Any, full: str) -> bool:
+    return bool(fs.exists(full))
 
 
 def _age_us(fs: Any, full: str) -> int | None:
@@ -54,12 +64,15 @@ S3 = Dialect(
     aliases=("s3a",),
     package="s3fs",
     extra="s3",
+    connector="hadoop-aws",
     environment=("AWS_",),
     lends=True,
     has_folders=False,
     atomic_create="if-none-match",
     races=False,
-    upload_limits=_upload_limits,
+    # Before it sends a body, aiohttp waits for "100 Continue" without a limit.
+    upload_limits=bounded_upload,
+    exists=_exists,
     names=ErrorNames(
         passing=ErrorNames().passing | {"HTTPClientError", "ResponseParserError"},
         unsent=ErrorNames().unsent | {"ConnectTimeoutError", "ParamValidationError"},
@@ -68,10 +81,12 @@ S3 = Dialect(
         ),
     ),
     throttled=frozenset({"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}),
+    # A reply to HEAD has no code, so s3fs takes the status for one: 400 is then a token that has expired.
+    refused=frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"}),
     no_container=frozenset({"NoSuchBucket"}),
     age_us=_age_us,
     spelled=lambda rest: rest.strip("/"),
-    hadoop=lambda url: url.replace("s3://", "s3a://", 1),
+    hadoop=lambda url, options: url.replace("s3://", "s3a://", 1),
     connect=_connect,
     account=lambda root: "s3",
     server=_server,

@@ -78,7 +78,7 @@ class Store:
         except OSError as error:
             world.trace(me, verb, path, type(error).__name__)
             raise
-        if verb == "exists" and "/manifests/" in path:
+        if verb == "head" and "/manifests/" in path:
             process.checked_us = world.scheduler.now
         if writes and chance.happens("duplicate", *place):
             self._later(me, verb, path, effect, place)
@@ -238,10 +238,6 @@ class SimulatedFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         size = store.request("head", path, found)
         return {"name": path, "size": max(0, size), "type": "directory" if size < 0 else "file"}
-
-    def exists(self, path: str, **_: Any) -> bool:
-        store = self._store
-        return store.request("exists", path, lambda: path in store.objects or bool(store.children(path)))
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         found = self._store.listed(path)

@@ -14,7 +14,8 @@ import pytest
 from cachetools import LRUCache
 
 from tests.helpers.lineage import advance
-from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers, sortedfile
 from tidestate.statestore.files.filetable import FileTable, open_sources

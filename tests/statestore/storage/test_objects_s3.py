@@ -10,7 +10,8 @@ import pytest
 
 from tests.helpers.process import LONG
 from tests.helpers.races import processes_race, threads_race
-from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, NotFoundError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.storage.connection import connection

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.process import longer
-from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.servers.proxy import Fault, Proxy
+from tests.servers.s3 import s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
 from tidestate.statestore.storage import faults as storage_faults
 from tidestate.statestore.storage.dialects import dialect, s3
@@ -48,7 +49,7 @@ def objects(s3_root: str, copies: Path) -> Objects:  # noqa: F811
 def test_a_create_without_a_reply_is_found_out(
     objects: Objects,
     s3_proxy: Proxy,  # noqa: F811
-    faults: list[str | tuple[int, str]],
+    faults: list[Fault],
 ) -> None:
     s3_proxy.faults["PUT"] = faults
     objects.create("m/1", b"mine")
@@ -102,8 +103,20 @@ def test_a_create_that_was_refused_did_not_happen(objects: Objects, s3_proxy: Pr
         objects.create("m/1", b"mine")
     assert (caught.value.code, caught.value.context) == ("storage", {"path": "m/1", "reason": code})
     assert s3_proxy.count("PUT") == (storage_faults.ATTEMPTS if status == 503 else 1)
-    assert s3_proxy.count("GET") == 0
+    assert s3_proxy.count("GET") == 1, "looked once: aiohttp sends a request again by itself"
     assert not objects.exists("m/1")
+
+
+def test_a_create_that_the_client_has_sent_twice_is_found_out(objects: Objects, s3_proxy: Proxy) -> None:  # noqa: F811
+    """aiohttp does so when a connection breaks: the first is carried out, and the answer to the second a refusal."""
+    objects.create("m/0", b"warm")
+    s3_proxy.faults["PUT"] = ["after", (403, "AccessDenied")]
+    objects.create("m/1", b"mine")
+    assert s3_proxy.faults["PUT"] == []
+    s3_proxy.faults["PUT"] = ["after", *[(403, "AccessDenied")] * 9]
+    s3_proxy.faults["GET"] = [(403, "AccessDenied")] * 9
+    with pytest.raises(CommitUnknownError, match="check the credentials"):
+        objects.create("m/2", b"mine")
 
 
 def test_nobody_at_the_endpoint(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +138,7 @@ def test_nobody_at_the_endpoint(objects: Objects, monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_credentials_in_words(objects: Objects, s3_proxy: Proxy) -> None:  # noqa: F811
-    refusal: list[str | tuple[int, str]] = [(403, "SignatureDoesNotMatch")]
+    refusal: list[Fault] = [(403, "SignatureDoesNotMatch")]
     acts: list[Callable[[], object]] = [
         lambda: objects.read("a"),
         lambda: objects.names("a"),

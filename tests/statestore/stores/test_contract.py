@@ -19,6 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.helpers.durable_store import DurableStore
 from tests.helpers.process import LONG, longer
+from tests.servers.clouds import Cloud, azure_endpoint, cloud, fronts, gcs_endpoint  # noqa: F401  (fixtures)
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
@@ -87,9 +88,24 @@ class TestParquetOnS3(Ours):
     durable = durable_apply = True
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
-        folder_name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-        root = f"{os.environ['TIDESTATE_TEST_S3']}/{folder_name}"
-        return DurableStore(specs, Objects(root, copies=os.environ["TIDESTATE_TEST_COPIES"]), FOLDING)
+        return _remote(specs, folder)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_on_clouds")
+class TestParquetOnClouds(Ours):
+    """The same on a real server of each service."""
+
+    durable = durable_apply = True
+
+    def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
+        return _remote(specs, folder)
+
+
+def _remote(specs: Sequence[TableSpec], folder: Path) -> StateStore:
+    folder_name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    root = f"{os.environ['TIDESTATE_TEST_ROOT']}/{folder_name}"
+    return DurableStore(specs, Objects(root, copies=os.environ["TIDESTATE_TEST_COPIES"]), FOLDING)
 
 
 SMALL_BUDGET = 4096
@@ -112,7 +128,17 @@ def _on_s3(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TIDESTATE_TEST_S3", s3_root)
+    monkeypatch.setenv("TIDESTATE_TEST_ROOT", s3_root)
+    monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
+
+
+@pytest.fixture
+def _on_clouds(
+    cloud: Cloud,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDESTATE_TEST_ROOT", cloud.root)
     monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
 
 

@@ -20,7 +20,8 @@ from tests.helpers.process import LONG
 from tests.helpers.races import child, let_go
 from tests.helpers.schemes import Honest
 from tests.helpers.table_model import NAMED
-from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.files.refs import PartitionState
