@@ -21,6 +21,7 @@ from tidestate.recovery.log.prefetch import ProgressCallback
 from tidestate.recovery.start.visibility import ADVICE, Probe
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.storage.dialects.table import dialect_of
 from tidestate.statestore.storage.objects import Objects
 
 
@@ -62,7 +63,7 @@ def try_through(session: SparkSession, root: str, on_progress: ProgressCallback 
 
 def packages_of(root: str) -> list[str]:
     """What tasks import of the extras to reach a root."""
-    return ["s3fs"] if root.startswith("s3") else []
+    return list(filter(None, [dialect_of(root).package]))
 
 
 def _spark(platform: Platform) -> TrialCheck:

@@ -128,6 +128,8 @@ def _trial_folder(objects: Objects) -> Iterator[str]:
     finally:
         with suppress(TidestateError):
             objects.clear(folder)
+            if not is_local(objects.root) and not objects.names("probe", hidden=True):
+                objects.clear("probe")  # a folder, where storage has some
         for path in made:
             with suppress(OSError):
                 path.rmdir()

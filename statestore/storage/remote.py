@@ -153,8 +153,16 @@ class RemoteStorage:
         return None if age_us is None else self._ask(path, lambda fs: age_us(fs, self._full(path)))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """An object is there when it is whole."""
-        return []
+        """None where an object is there when it is whole; else what writers have beside the names."""
+        unfinished, top = self.dialect.unfinished, len(self._full("")) + 1
+        if unfinished is None:
+            return []
+        found: list[tuple[str, int]] = []
+        with suppress(NotFoundError):
+            for name in self._ask(folder, lambda fs: unfinished(fs, self._full(folder))):
+                with suppress(NotFoundError):  # it has its own name now
+                    found.append((name[top:], self.age_us(name[top:]) or 0))
+        return sorted(found)
 
     def changed_us(self, path: str) -> int | None:
         """As the list of objects has it; None of a scheme without times."""

@@ -1,7 +1,9 @@
 """A file system in user space over a folder, straight on ``/dev/fuse``, as programs that mount object storage are.
 
-``python -m tests.children.fuse_mount FOLDER MOUNT SOURCE TYPE [links]``. It prints ``mounted`` and serves until it is
-unmounted. Hard links are refused, as by programs that mount object storage, unless ``links`` is given.
+``python -m tests.children.fuse_mount FOLDER MOUNT SOURCE TYPE [LINKS]``. It prints ``mounted`` and serves until it is
+unmounted. Hard links are refused, as by programs that mount object storage, unless LINKS is ``links``. With ``lost``
+or ``repeated`` those of manifests are made, but their replies are an error of the line, or that the name is taken:
+what a server of files answers to a request that it gets for the second time.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 MAX_WRITE = 128 << 10
 HEADER = struct.Struct("<IIQQIIII")
 ROOT_ID = 1
+_REPLIES = {"lost": errno.EIO, "repeated": errno.EEXIST}
 NO_REPLY = (2, 42)
 """Requests to forget nodes."""
 
@@ -25,7 +28,7 @@ NO_REPLY = (2, 42)
 class Passed:
     """Each request of the kernel, passed on to a folder."""
 
-    def __init__(self, folder: Path, *, links: bool) -> None:
+    def __init__(self, folder: Path, links: str) -> None:
         self._paths = {ROOT_ID: folder}
         self._links = links
         self._opened: dict[int, int] = {}
@@ -93,6 +96,8 @@ class Passed:
         (old,) = struct.unpack_from("<Q", body)
         target = self._below(node, body[8:])
         os.link(self._paths[old], target)
+        if self._links in _REPLIES and target.parent.name == "manifests":
+            raise OSError(_REPLIES[self._links], "the reply of a link that was made")
         return self._entry(target)
 
     def _open(self, node: int, body: bytes) -> bytes:
@@ -177,4 +182,4 @@ def serve(device: int, calls: dict[int, Callable[[int, bytes], bytes]]) -> None:
 if __name__ == "__main__":
     descriptor = mount(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
     print("mounted", flush=True)
-    serve(descriptor, Passed(Path(sys.argv[1]), links="links" in sys.argv[5:]).calls)
+    serve(descriptor, Passed(Path(sys.argv[1]), "".join(sys.argv[5:])).calls)

@@ -17,16 +17,18 @@ Mounted = Callable[..., Path]
 
 @pytest.fixture
 def fuse(tmp_path: Path) -> Iterator[Mounted]:
-    """Mounts a folder by source and type: ``fuse("bucket", "fuse.gcsfuse")``; with ``links`` it has hard links."""
+    """Mounts a folder by source and type: ``fuse("bucket", "fuse.gcsfuse")``; ``links`` are those of
+    `tests.children.fuse_mount`, none by default.
+    """
     mounts: list[tuple[Path, subprocess.Popen[str]]] = []
 
-    def mounted(source: str, kind: str, *, links: bool = False) -> Path:
+    def mounted(source: str, kind: str, *, links: str = "") -> Path:
         backing, target = tmp_path / f"backing-{len(mounts)}", tmp_path / f"mount-{len(mounts)}"
         backing.mkdir()
         target.mkdir()
         command = [sys.executable, "-m", "tests.children.fuse_mount", str(backing), str(target), source, kind]
         process = subprocess.Popen(
-            [*command, *(["links"] if links else [])],
+            [*command, *filter(None, [links])],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,

@@ -187,8 +187,21 @@ def test_a_real_mount_of_unknown_type_is_known_by_what_it_does(fuse: Mounted) ->
     with pytest.raises(UsageError, match=r"fuse\.drive refuses hard links \(operation not permitted\)"):
         Objects(mount).create("m/1", b"data")
     assert list((mount / "m").iterdir()) == []
-    linking = Objects(fuse("drive", "fuse.drive", links=True))
+    linking = Objects(fuse("drive", "fuse.drive", links="links"))
     linking.create("m/1", b"first")
     with pytest.raises(ConflictError):
         linking.create("m/1", b"second")
     assert linking.read("m/1") == b"first"
+
+
+@pytest.mark.parametrize("links", ["lost", "repeated"])
+def test_a_link_whose_reply_is_lost_is_looked_up(fuse: Mounted, links: str) -> None:
+    """On a real mount, as NFS: the link is made, and its reply says something else."""
+    objects = Objects(fuse("server:/export", "fuse.server", links=links))
+    objects.create("manifests/1", b"mine")
+    assert objects.read("manifests/1") == b"mine"
+    with pytest.raises(ConflictError):
+        objects.create("manifests/1", b"another")
+    with objects.writer("manifests/2") as sink:
+        sink.write(b"streamed")
+    assert objects.names("manifests", hidden=True) == ["1", "2"]
