@@ -34,6 +34,7 @@ from tidestate.statestore.roots import checked_root
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.storage.dialects.table import canonical_url
 from tidestate.statestore.storage.local import is_local, local_path
+from tidestate.statestore.storage.options import root_with_options
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -45,8 +46,11 @@ class Root(RootReaders, RootVerbs, RootWindows):
     returns a plan: it prints itself, and does nothing before its ``.execute()``.
     """
 
-    def __init__(self, root: str | PathLike[str]) -> None:
-        object.__setattr__(self, "url", checked_root(root))
+    def __init__(self, root: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """``storage_options`` are fsspec's for a root in remote storage, such as credentials. They hold for its
+        bucket in this process, go to tasks that read it, and are written nowhere.
+        """
+        object.__setattr__(self, "url", root_with_options(root, storage_options))
         object.__setattr__(self, "moment", None)
 
     def __eq__(self, other: object) -> bool:

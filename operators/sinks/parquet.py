@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,16 +23,18 @@ from tidestate.statestore.errors import CommitUnknownError, ConflictError, Unava
 from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import public_url, secrets_of_url
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.options import root_with_options
 
 _NAME = re.compile(rf"([0-9]{{{DIGITS}}})-(.+)\.parquet")
 
 
 class ParquetSink(WithdrawingSink):
-    """Writes each delivery as one file, ``<checkpoint>-<run>.parquet``, to a folder or an ``s3://`` prefix.
+    """Writes each delivery as one file, ``<checkpoint>-<run>.parquet``, to a folder or a prefix in remote storage.
 
     The name is the id, and a file is created whole or not at all: each row is there once, and a reader that lists the
     folder sees whole checkpoints. ``changes`` is ``append`` or ``changelog``; files never change, so there is no
     upsert. On Spark the rows pass through the driver, which holds the file, compressed, until it is complete.
+    ``storage_options`` are fsspec's for a folder in remote storage, such as credentials.
     """
 
     forms = ("append", "changelog")
@@ -49,10 +52,11 @@ class ParquetSink(WithdrawingSink):
         delivery_column: str | None = None,
         compression: str = "zstd",
         behind: int = 0,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         place = checked_place(folder, "the folder of a sink")
         super().__init__(changes, key, behind, secrets_of_url(place), stored_columns(columns, delivery_column))
-        self._objects, self._compression = Objects(place), compression
+        self._objects, self._compression = Objects(root_with_options(place, storage_options)), compression
 
     def __str__(self) -> str:
         return f"ParquetSink({public_url(self._objects.root)!r})"

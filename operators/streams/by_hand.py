@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -17,8 +18,8 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError, of_type
-from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.store import StoreConfig, StoreName, store_of
+from tidestate.statestore.storage.options import root_with_options
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -70,19 +71,21 @@ class WindowsByHand(OfMessages):
         metrics: int | str | None = None,
         time_zone: str | None = None,
         pending_limit: int | None = PENDING_LIMIT,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> WindowOperator:
         """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
         (docs/how-to/embed-an-operator.md). ``schema`` is that of the messages, or of each stream by name.
 
-        A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it names
-        none, and takes effect once. It is known as long as its windows accept messages: one that comes again later
-        is rejected as ``out_of_retention``, unless `Aggregation.messages` or `Aggregation.retain_windows` keep more.
-        What a call does lies in RAM until the next ``flush()``. The operator flushes by itself when it emits panes,
-        opens a window of time or forgets one; closing it, or leaving a ``with`` block, does not: messages since then
-        are to be added again. ``partitions`` is the number of state partitions of a new folder, 1 by default.
-        ``store``, ``policy``, ``checkpoints`` and ``metrics`` are as everywhere; times without a zone are in
-        ``time_zone``. ``add_messages`` takes nothing (``outputs-pending``) while more than ``pending_limit`` results
-        are not acknowledged; None: any number may wait. Raises `UsageError` where another operator is in front
+        A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it
+        names none, and takes effect once. It is known as long as its windows accept messages: one that comes
+        again later is rejected as ``out_of_retention``, unless `Aggregation.messages` or
+        `Aggregation.retain_windows` keep more. What a call does lies in RAM until the next ``flush()``. The
+        operator flushes by itself when it emits panes, opens a window of time or forgets one; closing it, or
+        leaving a ``with`` block, does not: messages since then are to be added again. ``partitions`` is the
+        number of state partitions of a new folder, 1 by default. ``store``, ``policy``, ``checkpoints``,
+        ``metrics`` and ``storage_options`` are as everywhere; times without a zone are in ``time_zone``.
+        ``add_messages`` takes nothing (``outputs-pending``) while more than ``pending_limit`` results are not
+        acknowledged; None: any number may wait. Raises `UsageError` where another operator is in front
         (``operator-window``).
         """
         windowed = of_type(self.operator.description, Windowed)
@@ -94,7 +97,7 @@ class WindowsByHand(OfMessages):
             else next(iter(self._by_stream(schema).values())),
             offset=windowed.offset if named else "offset",
             origin=(windowed.origin or "") if named else "origin",
-            checkpoint=checked_root(checkpoint),
+            checkpoint=root_with_options(checkpoint, storage_options),
             store=store_of(store),
             policy=policy,
             partitions=partitions,
@@ -125,6 +128,7 @@ class JoinByHand(OfMessages):
         metrics: int | str | None = None,
         time_zone: str | None = None,
         pending_limit: int | None = PENDING_LIMIT,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> JoinOperator:
         """As `Aggregation.by_hand`, of a join. ``schema`` is that of each stream, by name. Both name the
         ``offset`` of their messages: else `UsageError` (``join-offset``).
@@ -134,7 +138,7 @@ class JoinByHand(OfMessages):
         made: JoinOperator = imported("embedded.join_operator", "JoinOperator")(
             joined,
             *self._by_side(joined, schema).values(),
-            checkpoint=checked_root(checkpoint),
+            checkpoint=root_with_options(checkpoint, storage_options),
             store=store_of(store),
             policy=policy,
             partitions=partitions,

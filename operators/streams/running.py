@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import imported, tick_us
@@ -17,8 +17,8 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.store import StoreConfig, StoreName, store_of
+from tidestate.statestore.storage.options import root_with_options
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -59,6 +59,7 @@ class Runs(ABC):
         checkpoints: CheckpointRetention | None = None,
         metrics: int | str | None = None,
         paths: Collection[Shortcut] = SHORTCUTS,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> SparkJob:
         """Run over streaming DataFrames, by the names of their streams (a single one needs none), in one Spark query
         that has the offsets of all. Nothing happens until ``start()``.
@@ -77,7 +78,8 @@ class Runs(ABC):
         the job serves its metrics to Prometheus (docs/how-to/monitor.md). ``paths`` are the shortcuts that a batch
         may take, by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to
         be the same (docs/how-it-works/direct-scan.md); ``in_driver``, the driver processes few rows without a Spark
-        job.
+        job. ``storage_options`` are fsspec's for the root, such as credentials: they go to the tasks, are written
+        nowhere, and hold for the bucket in this process (docs/how-to/roots-in-the-cloud.md).
         """
         if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(
@@ -91,7 +93,7 @@ class Runs(ABC):
             graph.description,
             JobStreams(graph.description, graph.streams).each(streams),
             names=graph.streams,
-            checkpoint=checked_root(checkpoint),
+            checkpoint=root_with_options(checkpoint, storage_options),
             store=store_of(store),
             sinks=Sinks(sink, late_sink),
             partitions=partitions,
@@ -117,18 +119,19 @@ class Runs(ABC):
         checkpoints: CheckpointRetention | None = None,
         metrics: int | str | None = None,
         time_zone: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Standalone:
         """The same in this process, over batches of Arrow data, with the same checkpoint format, by default with one
         partition of state.
 
-        ``sink`` and ``late_sink`` are as on Spark, called with tables; ``store``, ``policy``, ``checkpoints`` and
-        ``metrics`` are as there. Times without a zone are in ``time_zone``, such as ``"Europe/Berlin"``; without it
-        they are no event times.
+        ``sink`` and ``late_sink`` are as on Spark, called with tables; ``store``, ``policy``, ``checkpoints``,
+        ``metrics`` and ``storage_options`` are as there. Times without a zone are in ``time_zone``, such as
+        ``"Europe/Berlin"``; without it they are no event times.
         """
         graph = self.graph
         made: Standalone = imported("local.standalone", "StandaloneRunner")(
             graph.description,
-            checked_root(checkpoint),
+            root_with_options(checkpoint, storage_options),
             store_of(store),
             Sinks(sink, late_sink),
             partitions,
@@ -179,6 +182,7 @@ class Runs(ABC):
         schema: Schemas | None = None,
         policy: Policy | None = None,
         time_zone: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> StartPlan:
         """What a start of this job at ``root`` would do: what would change, what would be dropped, and why it would
         be refused. Nothing is touched. See docs/how-to/change-a-job.md.
@@ -190,7 +194,7 @@ class Runs(ABC):
         graph = self.graph
         made: StartPlan = imported("engine.start_plan", "plan_start")(
             graph.description,
-            checked_root(root),
+            root_with_options(root, storage_options),
             schema=schema,
             policy=policy,
             time_zone=time_zone,

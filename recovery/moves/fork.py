@@ -91,7 +91,7 @@ def plan_fork(
     """
     source = Checkpoint.open(root, on_progress)
     was = head_at(source, checkpoint).manifest
-    bases = (source.objects.root, *source.objects.bases)
+    bases = (str(source.objects.root), *source.objects.bases)
     into = Objects(destination, bases=bases)
     _check_outside(into, source.objects)
     _check_empty(into)
@@ -107,7 +107,7 @@ def plan_fork(
     state = state_files(manifest)
     invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
     size = sum(ref.bytes for ref in state)
-    result = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
+    result = Forked(str(into.root), marker.job_id, was.id, len(state), size, _pin_name(into.root))
     return Fork(result, tuple(_pins(source, was)), into, files, manifest, marker)
 
 
@@ -115,7 +115,7 @@ def side_copy(source: Checkpoint, was: Manifest, folder: str) -> Checkpoint:
     """A root in ``folder``, below the root of ``source``, that goes on from its checkpoint ``was``. It has no pin and
     no Spark checkpoint: it is for a while only, and whoever reads it can bear that its files are collected.
     """
-    bases = (source.objects.root, *source.objects.bases)
+    bases = (str(source.objects.root), *source.objects.bases)
     into = Objects(f"{source.objects.root.rstrip('/')}/{folder}", bases=bases)
     marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
     made = Checkpoint(into, marker)

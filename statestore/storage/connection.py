@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,8 @@ from fsspec.core import split_protocol
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.table import credential_variables, dialect_of
+
+_NONE: Mapping[str, Any] = {}
 
 _connections: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
@@ -48,16 +51,18 @@ def check_scheme(root: str) -> None:
         ) from None
 
 
-def connection(root: str) -> Any:
+def connection(root: str, options: Mapping[str, Any] = _NONE) -> Any:
     """The file system of a root. Its event loop does not survive a fork, so every process has its own.
 
-    Endpoint and credentials come from the environment, so another environment is another connection.
+    Endpoint and credentials come from options that were given for it and from the environment, so others of these are
+    another connection.
     """
     dialect = dialect_of(root)
-    key = (os.getpid(), dialect.account(root), _environment())
+    given = (repr(sorted(options.items())), root) if options else ()
+    key = (os.getpid(), dialect.account(root), given, _environment())
     with _lock:
         if key not in _connections:
-            _connections[key] = dialect.connect(root, {})
+            _connections[key] = dialect.connect(root, options)
         return _connections[key]
 
 

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidestate.statestore.errors import NotFoundError, TidestateError, UnavailableError
+from tidestate.statestore.secrets import Secrets
 from tidestate.statestore.storage.dialects.dialect import UNTRIED, Dialect, Reply
 
 if TYPE_CHECKING:
     from tenacity import Retrying
+
+NO_SECRETS = Secrets()
 
 ATTEMPTS = 5
 """How often one call goes out at most."""
@@ -96,17 +99,21 @@ def starts_past_the_end(error: BaseException, dialect: Dialect) -> bool:
 
 
 @contextmanager
-def storage_errors(path: str, *, writing: bool = False, dialect: Dialect = UNTRIED) -> Iterator[None]:
-    """Turn whatever storage raises into this project's errors."""
+def storage_errors(
+    path: str, *, writing: bool = False, dialect: Dialect = UNTRIED, secrets: Secrets = NO_SECRETS
+) -> Iterator[None]:
+    """Turn whatever storage raises into this project's errors, which quote none of the ``secrets``."""
     try:
         yield
     except TidestateError:
         raise
     except Exception as error:
-        raise in_our_words(error, path, writing=writing, dialect=dialect) from error
+        raise in_our_words(error, path, writing=writing, dialect=dialect, secrets=secrets) from error
 
 
-def in_our_words(error: Exception, path: str, *, writing: bool, dialect: Dialect) -> TidestateError:
+def in_our_words(
+    error: Exception, path: str, *, writing: bool, dialect: Dialect, secrets: Secrets = NO_SECRETS
+) -> TidestateError:
     """`NotFoundError` for an object that is not there, else `UnavailableError` with the reason and what to do."""
     code, status = _reply(error, dialect)
     missing = isinstance(error, FileNotFoundError) or status == 404
@@ -115,7 +122,7 @@ def in_our_words(error: Exception, path: str, *, writing: bool, dialect: Dialect
     what, remedy = _words(error, Reply(code, status), missing, dialect)
     named = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
     reason = code or (named if status is None else f"HTTP {status}")
-    return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
+    return UnavailableError(f"{secrets.without(what)}: {remedy}", code="storage", path=path, reason=reason)
 
 
 def _words(error: Exception, reply: Reply, missing: bool, dialect: Dialect) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.dialect import Dialect
-from tidestate.statestore.storage.faults import storage_errors
 
 RACERS = 8
 ROUNDS = 5
@@ -20,13 +19,12 @@ def probe(fs: Any, root: str, scheme: str, dialect: Dialect) -> None:
     """Create objects under ``probe/`` of a root twice, and in races unless the service is known to keep its word
     about them: one creator must win each name.
 
-    Raises `UsageError` when the storage is not fit for a root, `UnavailableError` when it could not be asked.
+    Raises `UsageError` when the storage is not fit for a root, and whatever it raises when it could not be asked.
     """
     folder = f"{root}/probe"
     names = [f"{folder}/{uuid.uuid4().hex}" for _ in range(ROUNDS + 1 if dialect.races else 1)]
     try:
-        with storage_errors("probe", writing=True, dialect=dialect):
-            fit = _is_fit(fs, names, dialect)
+        fit = _is_fit(fs, names, dialect)
     finally:
         _remove(fs, names)
     if not fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -35,6 +35,7 @@ from tidestate.statestore.storage.faults import (
     was_not_sent,
 )
 from tidestate.statestore.storage.local import remove_unfinished
+from tidestate.statestore.storage.options import carried, options_of, secrets_of_storage
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
@@ -49,7 +50,7 @@ class RemoteStorage:
     """A prefix in a bucket, or what another fsspec scheme has of that kind."""
 
     def __init__(self, url: str, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
-        self.root = _canonical(url)
+        self.root = carried(_canonical(url))
         check_scheme(self.root)
         self.dialect = dialect_of(self.root)
         self.atomic_create = self.dialect.atomic_create
@@ -204,14 +205,23 @@ class RemoteStorage:
 
     def locate(self, path: str) -> str:
         """The object's URL for Hadoop, which has other names for some services."""
-        return self.dialect.hadoop(self._named(path), {})
+        return self.dialect.hadoop(self._named(path), options_of(self.root))
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
         return self.locate(path)
 
+    def words(self, error: Exception, path: str) -> TidestateError:
+        """The error of a request that writes, in this project's words."""
+        secrets = secrets_of_storage(self.root)
+        return in_our_words(error, path, writing=True, dialect=self.dialect, secrets=secrets)
+
+    def _errors(self, path: str, *, writing: bool = False) -> AbstractContextManager[None]:
+        secrets = secrets_of_storage(self.root)
+        return storage_errors(path, writing=writing, dialect=self.dialect, secrets=secrets)
+
     def _named(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
+        return f"{self.root}/{path}" if path else str(self.root)
 
     def _in_folder(self, fs: Any, path: str, write: Callable[[], Any]) -> None:
         """Write; where the storage has real folders, make the one that is missing. A bucket is never made."""
@@ -226,7 +236,8 @@ class RemoteStorage:
     @property
     def _copies(self) -> Copies:
         # Bytes of another server are others, whatever the name.
-        return Copies(self._folder, f"{self.dialect.server(self.root, {})} {self.root}", self._copies_bytes)
+        server = self.dialect.server(self.root, options_of(self.root))
+        return Copies(self._folder, f"{server} {self.root}", self._copies_bytes)
 
     def _below(self, folder: str) -> Below:
         full = self._full(folder)
@@ -258,12 +269,12 @@ class RemoteStorage:
         """The size of the object now."""
         info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
         if info["type"] != "file":
-            with storage_errors(path, dialect=self.dialect):
+            with self._errors(path):
                 raise FileNotFoundError(path)
         return int(info["size"])
 
     def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
-        with storage_errors(path, dialect=self.dialect):
+        with self._errors(path):
             try:
                 return retrying(self.dialect)(lambda: act(self._fs()))
             except FileNotFoundError as error:
@@ -277,7 +288,7 @@ class RemoteStorage:
             fs = self._fs()
             self._in_folder(fs, path, lambda: act(fs))
 
-        with storage_errors(path, writing=True, dialect=self.dialect):
+        with self._errors(path, writing=True):
             retrying(self.dialect)(attempt)
 
     def _check_container(self, path: str, error: Exception) -> None:
@@ -290,18 +301,19 @@ class RemoteStorage:
         except Exception:  # who may not list has asked for an object all the same, and that is missing
             return
         if not is_there:
-            raise in_our_words(error, path, writing=True, dialect=self.dialect) from error
+            raise self.words(error, path) from error
         _with_container.add(asked)
 
     def _check_create(self) -> None:
         asked = (os.getpid(), self.root)
         if self.dialect.shared and asked not in _probed:
             fs = self._fs()
-            probe(fs, str(fs._strip_protocol(self.root)), self.root.partition("://")[0], self.dialect)
+            with self._errors("probe", writing=True):
+                probe(fs, str(fs._strip_protocol(str(self.root))), self.root.partition("://")[0], self.dialect)
             _probed.add(asked)
 
     def _fs(self) -> Any:
-        return connection(self.root)
+        return connection(self.root, options_of(self.root))
 
     def _full(self, path: str) -> str:
         return str(self._fs()._strip_protocol(self._named(path)))
@@ -360,7 +372,7 @@ class _Creation:
         raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> TidestateError:
-        words = in_our_words(error, self._path, writing=True, dialect=self._storage.dialect)
+        words = self._storage.words(error, self._path)
         if not self._unknown:
             return words
         return CommitUnknownError(

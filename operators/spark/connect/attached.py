@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -17,7 +18,7 @@ from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import RunBegun
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.roots import checked_root
+from tidestate.statestore.storage.options import root_with_options
 
 END_LOOK_S = 0.5
 """How often a handle looks whether a run has ended."""
@@ -74,15 +75,18 @@ class RunElsewhere:
 
 
 @checked
-def attach(spark: SparkSession, root: str | PathLike[str]) -> DurableQuery:
+def attach(
+    spark: SparkSession, root: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> DurableQuery:
     """The handle of the job that runs on ``root``, started by any session, on Spark Connect or not: its checkpoint,
     metrics and lag, and `DurableQuery.stop`, `DurableQuery.reprocess_late` and `DurableQuery.rebuild`, which ask it.
 
-    ``spark`` reads a root that this process cannot reach. What only Spark's own query knows is not there: its reports
-    are empty, and `DurableQuery.processAllAvailable` and `DurableQuery.explain` raise `UsageError` (``attached``).
+    ``spark`` reads a root that this process cannot reach; ``storage_options`` are as for a runner. What only
+    Spark's own query knows is not there: its reports are empty, and `DurableQuery.processAllAvailable` and
+    `DurableQuery.explain` raise `UsageError` (``attached``).
     Raises `NotFoundError` without a root, and `UsageError` (``not-running``) where no job runs.
     """
-    url = checked_root(root)
+    url = root_with_options(root, storage_options)
     objects = objects_of_client(spark, url)
     asker = Asker(objects)
     begun = asker.run()
