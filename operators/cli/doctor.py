@@ -84,7 +84,8 @@ def try_storage(
 
 def _print(trial: RootTrial) -> None:
     about = key_value_table()
-    for name, value in (("root", trial.root), ("storage", trial.storage), ("created by", trial.create)):
+    facts = {"root": trial.root, "storage": trial.storage, "created by": trial.create, "spark reads": trial.spark_url}
+    for name, value in facts.items():
         about.add_row(name, Text(value))
     table = data_table(("check", "fit", "found"))
     for check in trial.checks:
