@@ -30,7 +30,7 @@ class CarriedRoot(str):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (str(self), dict(options_of(self)))
+        return _received, (str(self), dict(given_options(self)))
 
 
 def _received(url: str, options: Mapping[str, Any]) -> CarriedRoot:
@@ -57,19 +57,19 @@ def root_with_options(root: str | PathLike[str], options: Mapping[str, Any] | No
     return carried(url)
 
 
-def options_of(url: str) -> Mapping[str, Any]:
+def given_options(url: str) -> Mapping[str, Any]:
     """The options given for the bucket of a URL; none for most."""
     return {} if is_local(url) else _given.get(_bucket(url), {})
 
 
 def carried(url: str) -> str:
     """The same text, which takes its options along where there are some."""
-    return CarriedRoot(url) if options_of(url) else url
+    return CarriedRoot(url) if given_options(url) else url
 
 
 def secrets_of_storage(url: str) -> Secrets:
     """What no error may quote of the options for a URL."""
-    texts = {text for text in _texts(options_of(url)) if len(text) > 3}
+    texts = {text for text in _texts(given_options(url)) if len(text) > 3}
     parts = {part.partition("=")[2] for text in texts for part in text.split(";")}
     return Secrets(tuple(sorted(texts | {part for part in parts if len(part) > 3})))
 

@@ -35,7 +35,7 @@ from tidestate.statestore.storage.faults import (
     was_not_sent,
 )
 from tidestate.statestore.storage.local import remove_unfinished
-from tidestate.statestore.storage.options import carried, options_of, secrets_of_storage
+from tidestate.statestore.storage.options import carried, given_options, secrets_of_storage
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
@@ -205,7 +205,7 @@ class RemoteStorage:
 
     def locate(self, path: str) -> str:
         """The object's URL for Hadoop, which has other names for some services."""
-        return self.dialect.hadoop(self._named(path), options_of(self.root))
+        return self.dialect.hadoop(self._named(path), given_options(self.root))
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
@@ -236,7 +236,7 @@ class RemoteStorage:
     @property
     def _copies(self) -> Copies:
         # Bytes of another server are others, whatever the name.
-        server = self.dialect.server(self.root, options_of(self.root))
+        server = self.dialect.server(self.root, given_options(self.root))
         return Copies(self._folder, f"{server} {self.root}", self._copies_bytes)
 
     def _below(self, folder: str) -> Below:
@@ -313,7 +313,7 @@ class RemoteStorage:
             _probed.add(asked)
 
     def _fs(self) -> Any:
-        return connection(self.root, options_of(self.root))
+        return connection(self.root, given_options(self.root))
 
     def _full(self, path: str) -> str:
         return str(self._fs()._strip_protocol(self._named(path)))
