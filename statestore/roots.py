@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tidestate.statestore.errors import UsageError
@@ -9,15 +10,23 @@ from tidestate.statestore.errors import UsageError
 if TYPE_CHECKING:
     from os import PathLike
 
+_DISKS_ARE_VOLUMES = sys.platform == "darwin"
+"""On macOS the disks of a laptop have paths that begin as those of Databricks do."""
+
 
 def checked_root(root: str | PathLike[str]) -> str:
-    """A root as text. Raises `UsageError` for what names no place: an empty text would be the current folder."""
+    """A root as text, of a Volume of Databricks with its scheme: its path alone would be that of a mount.
+
+    Raises `UsageError` for what names no place: an empty text would be the current folder.
+    """
     url = _url(root)
     if url is None:
         raise UsageError(
             "a root must be a path or a URL: give one that is not empty", code="root-url", root=repr(root)
         )
-    return url
+    if url.startswith("dbfs:/"):
+        return f"dbfs:///{url.removeprefix('dbfs:').lstrip('/')}"
+    return f"dbfs://{url}" if url.startswith("/Volumes/") and not _DISKS_ARE_VOLUMES else url
 
 
 def checked_place(place: str | PathLike[str], what: str) -> str:

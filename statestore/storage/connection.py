@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import fsspec
@@ -31,18 +32,20 @@ os.register_at_fork(after_in_child=_new_lock)
 
 def check_scheme(root: str) -> None:
     """Raise `UsageError` when nobody knows this scheme or the package that speaks it is not installed."""
-    scheme = split_protocol(root)[0]
+    scheme, dialect = split_protocol(root)[0], dialect_of(root)
     try:
+        if dialect.package and find_spec(dialect.package) is None:
+            raise ImportError(dialect.package)
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        extra = dialect_of(root).extra
+        extra = dialect.extra
         remedy = install(extra) if extra else str(error).lower()
         raise UsageError(
             f"this storage needs a package that is not installed: {remedy}", code="storage-package", scheme=scheme
         ) from error
     except ValueError:
         raise UsageError(
-            "unknown storage scheme: give a local path, or a URL such as s3://, gs:// or abfs://",
+            "unknown storage scheme: give a local path, or a URL such as s3://, gs://, abfs:// or hdfs://",
             code="root-url",
             root=root,
         ) from None

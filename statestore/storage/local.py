@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError, UsageError
 from tidestate.statestore.storage.faults import storage_errors
+from tidestate.statestore.storage.local_probe import check_folder, refuses_links, unfit
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
@@ -59,6 +60,7 @@ class LocalStorage:
         target = self._root / path
         with storage_errors(path, writing=True):
             _make_folder(target.parent)
+            check_folder(self._root)
             temporary = _temporary(target)
             try:
                 _write_through(temporary, data)
@@ -128,6 +130,11 @@ class LocalStorage:
         """By the clock of the file system."""
         with storage_errors(path):
             return (clock_ns(self._root) - self._file(path).stat().st_mtime_ns) // 1000
+
+    def changed_us(self, path: str) -> int | None:
+        """By the clock of the file system."""
+        with storage_errors(path):
+            return self._file(path).stat().st_mtime_ns // 1000
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """Temporary files below ``folder`` that a kill may have left, and their age in microseconds."""
@@ -268,9 +275,9 @@ def _move_new(temporary: Path, target: Path) -> None:
     """Give a finished file its name, unless that is taken; on failure there is neither."""
     try:
         os.link(temporary, target)
-    except OSError:
+    except OSError as error:
         if not _is_same(temporary, target):
-            raise
+            raise _no_links(target, error) or error from None
     finally:
         remove_unfinished(temporary)
     try:
@@ -298,7 +305,12 @@ def _link(temporary: Path, target: Path, path: str) -> None:
             _sync_folder(target.parent)  # who made it may have died before: it is taken for good
             raise ConflictError("another writer has created this name already", code="exists", path=path) from None
         if not made:
-            raise
+            raise _no_links(target, error) or error from None
+
+
+def _no_links(target: Path, error: OSError) -> UsageError | None:
+    """What to raise where a file system has no hard links; None if the error says anything else."""
+    return unfit(str(target.parent), "refuses hard links") if refuses_links(error) else None
 
 
 def _is_same(temporary: Path, target: Path) -> bool | None:

@@ -29,8 +29,8 @@ class Objects:
     """Objects below a root; paths are relative, with forward slashes. An object never changes under its name.
 
     ``root`` is a local path, ``s3://bucket/prefix``, ``gs://bucket/prefix``,
-    ``abfs://container@account.dfs.core.windows.net/prefix``, ``memory://name`` (for tests: gone with the process) or
-    another fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is
+    ``abfs://container@account.dfs.core.windows.net/prefix``, ``hdfs://nameservice/folder``, ``/Volumes/…`` of
+    Databricks, ``memory://name`` (for tests: gone with the process) or another fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is
     the local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by
     default; it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it
     holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
@@ -80,8 +80,8 @@ class Objects:
 
     @property
     def atomic_create(self) -> str:
-        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``if-generation-match``, ``lock`` (one process
-        only) or ``probed``.
+        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``if-generation-match``, ``rename``,
+        ``overwrite-false``, ``lock`` (one process only) or ``probed``.
         """
         return self._storage.atomic_create
 
@@ -171,6 +171,12 @@ class Objects:
         does not tell. Raises `NotFoundError` or `UnavailableError`.
         """
         return self._storage.age_us(_below(path))
+
+    def changed_us(self, path: str) -> int | None:
+        """When an object was changed, in microseconds since 1970 by the storage's own clock, whose grain may be a
+        second; None where storage does not tell. Raises as `age_us`.
+        """
+        return self._storage.changed_us(_below(path))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """What lies below ``folder`` under the names of writes that have not ended: paths, and how long ago they were

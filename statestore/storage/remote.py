@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -153,8 +154,24 @@ class RemoteStorage:
         return None if age_us is None else self._ask(path, lambda fs: age_us(fs, self._full(path)))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """An object is there when it is whole."""
-        return []
+        """None where an object is there when it is whole; else what writers have beside the names."""
+        unfinished, top = self.dialect.unfinished, len(self._full("")) + 1
+        if unfinished is None:
+            return []
+        found: list[tuple[str, int]] = []
+        with suppress(NotFoundError):
+            for name in self._ask(folder, lambda fs: unfinished(fs, self._full(folder))):
+                with suppress(NotFoundError):  # it has its own name now
+                    found.append((name[top:], self.age_us(name[top:]) or 0))
+        return sorted(found)
+
+    def changed_us(self, path: str) -> int | None:
+        """As the list of objects has it; None of a scheme without times."""
+        try:
+            changed: datetime = self._ask(path, lambda fs: _fresh(fs).modified(self._full(path)))
+        except (NotImplementedError, KeyError, AttributeError):
+            return None
+        return round(changed.replace(tzinfo=changed.tzinfo or UTC).timestamp() * 1_000_000)
 
     def settle(self, folder: str) -> None:
         """An object that is there stays."""

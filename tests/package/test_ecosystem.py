@@ -60,7 +60,7 @@ def test_the_recipe_asks_for_what_the_package_asks_for() -> None:
     assert asked(requirements["host"]) == build | {python, ("pip", "")}
     extras = PROJECT["optional-dependencies"]
     assert asked(requirements["run_constrained"]) == for_conda(
-        [line for extra in ("spark", "s3", "gcs", "azure") for line in extras[extra]]
+        [line for extra in ("spark", "s3", "gcs", "azure", "hdfs", "databricks") for line in extras[extra]]
     )
     assert tree["build"]["entry_points"] == [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
     facts = (tree["package"]["name"], str(tree["package"]["version"]), tree["about"]["license"])

@@ -193,6 +193,8 @@ class Dialect:
     has_container: Callable[[Any, str], bool] | None = None
     """Whether the bucket of a name exists, for services whose errors do not tell it from a missing object."""
 
+    unfinished: Callable[[Any, str], list[str]] | None = None
+    """The full names of writes below a folder that have not ended, where a writer that dies leaves some."""
     age_us: Callable[[Any, str], int | None] | None = None
     """How old an object is by the service's own clock; none where it does not answer with its time."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from tidestate.statestore.storage.dialects.azure import AZURE
 from tidestate.statestore.storage.dialects.dialect import UNTRIED, Dialect
 from tidestate.statestore.storage.dialects.gcs import GCS
+from tidestate.statestore.storage.dialects.hdfs import HDFS
 from tidestate.statestore.storage.dialects.memory import MEMORY
 from tidestate.statestore.storage.dialects.s3 import S3
+from tidestate.statestore.storage.dialects.volumes import VOLUMES
 
-DIALECTS = (S3, GCS, AZURE, MEMORY)
+DIALECTS = (S3, GCS, AZURE, HDFS, VOLUMES, MEMORY)
 
 _BY_SCHEME = {scheme: dialect for dialect in DIALECTS for scheme in (dialect.scheme, *dialect.aliases)}
 

@@ -1,0 +1,57 @@
+"""A process that races for names below a root: ``python -m tidestate.statestore.storage.racer ROOT ME COUNT``.
+
+It says ``ready`` and waits for a line; then its threads create the names ``0`` to ``COUNT - 1`` in the folder that
+the line names, and it prints what each came to, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from tidestate.statestore.errors import ConflictError, TidestateError
+from tidestate.statestore.storage.objects import Objects
+
+RACING_THREADS = 4
+"""Of each process that races."""
+
+
+def race_for(objects: Objects, folder: str, me: str, count: int) -> list[dict[str, str]]:
+    """For each thread the names that it has won (empty text), or failed to create (the error). Names that others have
+    won are left out.
+    """
+
+    def race(thread: int) -> dict[str, str]:
+        outcomes = {}
+        for number in range(count):
+            try:
+                objects.create(f"{folder}/{number}", racer_content(me, thread))
+                outcomes[str(number)] = ""
+            except ConflictError:
+                continue
+            except TidestateError as error:
+                outcomes[str(number)] = str(error)
+        return outcomes
+
+    with ThreadPoolExecutor(RACING_THREADS) as threads:
+        return list(threads.map(race, range(RACING_THREADS)))
+
+
+def racer_content(me: str, thread: int) -> bytes:
+    """What a thread of a racing process writes; it is its write id too."""
+    return f"racer {me}, thread {thread}\n".encode() * 40
+
+
+def run_racer() -> None:
+    """Race once, when told to."""
+    root, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    objects = Objects(root)
+    objects.exists("warm")  # connections are made before the race
+    print("ready", flush=True)
+    folder = sys.stdin.readline().strip()
+    print(json.dumps(race_for(objects, folder, me, count)), flush=True)
+
+
+if __name__ == "__main__":
+    run_racer()
