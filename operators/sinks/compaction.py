@@ -27,6 +27,9 @@ class Compaction:
             )
         self._next_us = 0
 
+    def __bool__(self) -> bool:
+        return self._every_us is not None
+
     def run_if_due(self, last_us: Callable[[], int], compact: Callable[[int], None], sink: str) -> None:
         """Call ``compact`` with the time of this compaction, in microseconds since 1970, if it is due after the one
         at ``last_us``.

@@ -94,7 +94,7 @@ class DeltaSink(WithdrawingSink):
 
     def check_settings(self) -> None:
         """The package is there, unless Spark's connector may write all of it. Raises `UsageError`."""
-        if self.changes != "append" or "pyspark.sql" not in sys.modules:
+        if self.changes != "append" or self._compaction or "pyspark.sql" not in sys.modules:
             package("deltalake", "delta")
 
     def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:

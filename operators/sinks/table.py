@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from tidestate.operators.describe.sinks import runner_error
+from tidestate.operators.describe.sinks import Refused, runner_error
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
 from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form
@@ -101,6 +102,13 @@ class TableSink(IncludedSink):
     def __str__(self) -> str:
         return f"TableSink({self._table!r})"
 
+    def check_settings(self) -> None:
+        """The table is there, or can be made, if its catalogue answers. Raises `UsageError` (``sink-target``)."""
+        with suppress(Refused):
+            found = self._tried(lambda: self._found(_session()), "the catalogue does not know this table")
+            if found is None and self._format is None:
+                raise self._missing()
+
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if isinstance(rows, pa.Table):
             raise runner_error(str(self))
@@ -148,15 +156,18 @@ class TableSink(IncludedSink):
         if target is not None:
             return target
         if self._format is None:
-            raise UsageError(
-                'there is no such table: create it, or let the sink do it with format="delta" or format="iceberg"',
-                code="sink-target",
-                sink=str(self),
-            )
+            raise self._missing()
         columns = ", ".join(_defined(field) for field in formed.schema.fields if field.name != GONE)
         table = SPARK_TABLES[self._format](session, self._table)
         session.sql(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({columns}) USING {self._format}").collect()
         return table
+
+    def _missing(self) -> UsageError:
+        return UsageError(
+            'there is no such table: create it, or let the sink do it with format="delta" or format="iceberg"',
+            code="sink-target",
+            sink=str(self),
+        )
 
     def _as_stored(self, target: SparkTable, formed: DataFrame, by: Sequence[str]) -> DataFrame:
         """The rows in the columns of the table, in its order; it gets those that it has not."""

@@ -1,5 +1,5 @@
 """Two drivers that store the same deliveries in one table at the same time, as where one was taken for dead:
-``python -m tests.children.table_race JARS FOLDER ROUNDS`` says ``exact`` for each format and form.
+``python -m tests.children.table_race JARS FOLDER FORMAT FORM ROUNDS`` says whether the table has each row once.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import tidestate as ts
 from tests.servers.spark_tables import session_with_tables, table_in
@@ -16,40 +17,40 @@ from tidestate.operators.sinks.table import TableSink
 from tools.demo.job import say
 
 
-def main(jars: str, folder: str, rounds: str) -> None:
-    """All of them, one after the other, each with another writer of the same table."""
-    session = session_with_tables(jars, Path(folder) / "tables")
+def main(jars: str, folder: str, format: Any, form: Any, rounds: str) -> None:
+    """A delivery after the other, each until both have it."""
+    session, name, last, refusals = (
+        session_with_tables(jars, Path(folder) / "tables"),
+        table_in(format, "raced"),
+        int(rounds),
+        0,
+    )
     session.sql("CREATE NAMESPACE IF NOT EXISTS ice.db").collect()
-    for format in ("delta", "iceberg"):
-        for form in ("append", "upsert"):
-            name = table_in(format, f"raced_{form}")
-            refusals = 0
+    names = (name, name.replace("ice.", "other."))
+    sinks = [TableSink(name, changes=form, key="k", format=format) for name in names]
+    for sink in sinks:
+        sink.key = ("k",)
+    for number in range(1, last + 1):
+        path = str(Path(folder) / f"{number}.parquet")
+        rows = session.createDataFrame([(f"{number}", number), ("same", number)], "k string, n long")
+        rows.coalesce(1).write.parquet(path)
 
-            def offer(sink: TableSink, number: int) -> bool:
-                path = str(Path(folder) / f"{number}.parquet")
-                try:
-                    sink(session.read.parquet(path), ts.DeliveryId("f" * 32, number))
-                except Refused:
-                    return False
-                return True
+        def offer(sink: TableSink, path: str = path, number: int = number) -> bool:
+            try:
+                sink(session.read.parquet(path), ts.DeliveryId("f" * 32, number))
+            except Refused:
+                return False
+            return True
 
-            for number in range(1, int(rounds) + 1):
-                rows = session.createDataFrame([(f"{number}", number), ("same", number)], "k string, n long")
-                rows.coalesce(1).write.mode("overwrite").parquet(str(Path(folder) / f"{number}.parquet"))
-                sinks = [TableSink(name, changes=form, key="k", format=format) for _ in range(2)]  # type: ignore[arg-type]
-                for sink in sinks:
-                    sink.key = ("k",)
-                while True:
-                    with ThreadPoolExecutor(2) as threads:
-                        taken = list(threads.map(offer, sinks, [number] * 2))
-                    refusals += 2 - sum(taken)
-                    if all(taken):
-                        break
-            found = Counter((row["k"], row["n"]) for row in session.table(name).collect())
-            last = int(rounds)
-            every = [(f"{number}", number) for number in range(1, last + 1)]
-            same = [("same", number) for number in range(1, last + 1)] if form == "append" else [("same", last)]
-            say("compared", format=format, form=form, exact=found == Counter(every + same), refusals=refusals)
+        taken = [False]
+        while not all(taken):
+            with ThreadPoolExecutor(2) as threads:
+                taken = list(threads.map(offer, sinks))
+            refusals += 2 - sum(taken)
+    found = Counter((row["k"], row["n"]) for row in session.table(name).collect())
+    every = [(f"{number}", number) for number in range(1, last + 1)]
+    same = [("same", number) for number in range(1, last + 1)] if form == "append" else [("same", last)]
+    say("compared", format=format, form=form, exact=found == Counter(every + same), refusals=refusals)
     say("done")
 
 

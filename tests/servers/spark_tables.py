@@ -24,7 +24,9 @@ def connectors(folder: Path) -> list[str]:
 
 
 def session_with_tables(jars: str, folder: Path) -> SparkSession:
-    """A session with the catalogue ``ice`` of Iceberg, and Spark's own, which has tables of Delta, in ``folder``."""
+    """A session with the catalogue ``ice`` of Iceberg, and Spark's own, which has tables of Delta, in ``folder``.
+    ``other`` has the tables of ``ice``, as another process sees them: a catalogue remembers what it has read.
+    """
     extensions = (
         "io.delta.sql.DeltaSparkSessionExtension",
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -33,13 +35,16 @@ def session_with_tables(jars: str, folder: Path) -> SparkSession:
         "spark.jars": jars,
         "spark.sql.extensions": ",".join(extensions),
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.ice.type": "hadoop",
-        "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
         "spark.sql.warehouse.dir": str(folder / "delta"),
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "2",
     }
+    for catalog in ("ice", "other"):
+        settings |= {
+            f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog",
+            f"spark.sql.catalog.{catalog}.type": "hadoop",
+            f"spark.sql.catalog.{catalog}.warehouse": str(folder / "ice"),
+        }
     return local_session("tables", **settings)
 
 

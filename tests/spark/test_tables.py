@@ -60,11 +60,12 @@ def test_each_form_of_each_job_holds_what_was_emitted(jars: str, tmp_path: Path)
     assert [event for event in compared if not event["exact"]] == []
 
 
-def test_two_drivers_with_one_delivery_store_it_once(jars: str, tmp_path: Path) -> None:
-    compared = answers(tmp_path, "tests.children.table_race", jars, str(tmp_path), "20" if LONG else "5")
-    assert [(event["format"], event["form"], event["exact"]) for event in compared] == [
-        (format, form, True) for format in ("delta", "iceberg") for form in ("append", "upsert")
-    ]
+@pytest.mark.parametrize("form", ["append", "upsert"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_two_drivers_with_one_delivery_store_it_once(format: str, form: Form, jars: str, tmp_path: Path) -> None:
+    rounds = "20" if LONG else "5"
+    (compared,) = answers(tmp_path, "tests.children.table_race", jars, str(tmp_path), format, form, rounds)
+    assert compared["exact"]
 
 
 class Read(Target):
