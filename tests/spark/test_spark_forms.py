@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from pyspark.sql import SparkSession
 import tidestate as ts
 from tests.helpers.nets import NAMED, NET_JOBS, made
 from tests.helpers.process import longer
+from tests.helpers.spark_inputs import batch, job, write
+from tests.helpers.spark_runs import stream
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.partitions import PartitionField, TargetPartitions, day, hour
 from tidestate.operators.sinks.spark_forms import GONE, formed_in_spark, has_null
+from tidestate.operators.sinks.spark_tables import SparkDeltaTable
 from tidestate.operators.sinks.table import TableSink
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
 pytestmark = pytest.mark.spark
@@ -99,3 +104,48 @@ def test_a_frame_of_spark_is_stored_in_partitions(spark: SparkSession, tmp_path:
     read = spark.read.parquet(str(tmp_path)).where("t_hour = '1970-01-01-01' AND k = 1").select("n")
     assert [row["n"] for row in read.collect()] == [3]
     assert spark.read.parquet(str(tmp_path)).count() == 6
+
+
+@pytest.mark.parametrize("what", ["nothing", "a table of files", "a view"])
+def test_a_table_that_cannot_be_one_ends_the_start(what: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is written."""
+    name = f"t_{uuid.uuid4().hex}"
+    if what == "a table of files":
+        spark.sql(f"CREATE TABLE {name} (k string) USING parquet LOCATION '{tmp_path / 'files'}'").collect()
+    if what == "a view":
+        spark.range(1).createOrReplaceTempView(name)
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", sink=TableSink(name))
+    with pytest.raises(
+        UsageError, match="no such table" if what == "nothing" else "none of Delta Lake or Iceberg"
+    ) as end:
+        started.start()
+    assert end.value.code == "sink-target"
+    assert not (tmp_path / "root" / "manifests").exists()
+
+
+def test_rows_get_the_columns_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    """In its order, whatever their case is; what they lack is null, and what it lacks is added by choice."""
+    name = f"t_{uuid.uuid4().hex}"
+    spark.sql(f"CREATE TABLE {name} (note string, N bigint, k string) USING parquet LOCATION '{tmp_path}'").collect()
+    table, rows = SparkDeltaTable(spark, name), spark.createDataFrame([("a", 1)], "k string, n bigint")
+    assert [row.asDict() for row in TableSink(name)._as_stored(table, rows, ["k"]).collect()] == [
+        {"note": None, "N": 1, "k": "a"}
+    ]
+    more = rows.selectExpr("*", "2 AS m")
+    with pytest.raises(UsageError, match=r"different columns.*sink-target.*missing=\['m'\]"):
+        TableSink(name)._as_stored(table, more, ["k"])
+    with pytest.raises(UsageError, match=r"identify rows.*sink-target"):
+        TableSink(name, schema="merge")._as_stored(table, more, ["m"])
+    with pytest.raises(UsageError, match=r"cannot hold.*sink-target"):
+        TableSink(name)._as_stored(table, rows.selectExpr("k", "1.5D AS n"), ["k"])
+    stored = TableSink(name, schema="merge")._as_stored(table, more, ["k"]).collect()
+    assert [row.asDict() for row in stored] == [{"note": None, "N": 1, "k": "a", "m": 2}]
+    assert spark.table(name).columns == ["note", "N", "k", "m"]
+
+
+def test_a_null_identity_is_refused(spark: SparkSession) -> None:
+    sink = TableSink("t", changes="upsert", key="k")
+    sink.key = ("k",)
+    with pytest.raises(UsageError, match=r"null in some.*sink-key.*columns=\['k'\]"):
+        sink(spark.createDataFrame([(None, 1)], "k string, n int"), DELIVERY)
