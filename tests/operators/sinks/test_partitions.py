@@ -136,7 +136,7 @@ class Dead(BaseException):
     """The process is no more."""
 
 
-@pytest.mark.parametrize("files", range(0, 6, 2))
+@pytest.mark.parametrize("files", [0, 3])
 def test_who_died_between_two_files_of_a_delivery_writes_the_others(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
