@@ -108,7 +108,7 @@ def test_a_frame_of_spark_is_stored_in_partitions(spark: SparkSession, tmp_path:
 
 @pytest.mark.parametrize("what", ["nothing", "a table of files", "a view"])
 def test_a_table_that_cannot_be_one_ends_the_start(what: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Before anything is written."""
+    """The error comes before anything is written."""
     name = f"t_{uuid.uuid4().hex}"
     if what == "a table of files":
         spark.sql(f"CREATE TABLE {name} (k string) USING parquet LOCATION '{tmp_path / 'files'}'").collect()
