@@ -1,6 +1,6 @@
 """Tables of Delta and Iceberg by their own connectors, on a Spark that both have one for: each pane once, in each
 form, whoever dies. By hand: ``python -m tools.spark_matrix --sparks 4.1.4 tests/spark/test_tables.py``, with
-``TIDESTATE_LONG=1`` for all rounds.
+``TIDESTATE_WIDE=1`` for a few rounds and ``TIDESTATE_LONG=1`` for all.
 """
 
 from __future__ import annotations
