@@ -5,6 +5,10 @@ __all__ = [
     "ParquetSink",
     "DeltaSink",
     "IcebergSink",
+    "TableSink",
+    # Partitions of these
+    "day",
+    "hour",
     # Servers
     "PostgresSink",
     "KafkaSink",
@@ -14,4 +18,7 @@ from tidestate.operators.sinks.delta import DeltaSink as DeltaSink
 from tidestate.operators.sinks.iceberg import IcebergSink as IcebergSink
 from tidestate.operators.sinks.kafka import KafkaSink as KafkaSink
 from tidestate.operators.sinks.parquet import ParquetSink as ParquetSink
+from tidestate.operators.sinks.partitions import day as day
+from tidestate.operators.sinks.partitions import hour as hour
 from tidestate.operators.sinks.postgres import PostgresSink as PostgresSink
+from tidestate.operators.sinks.table import TableSink as TableSink

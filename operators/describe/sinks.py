@@ -87,11 +87,14 @@ class Sinks(Generic[_P]):
         given: dict[OutputKind, tuple[Sink[_P], ...]] = {"panes": _several(self.panes), "late": _several(self.late)}
         return {kind: sinks for kind, sinks in given.items() if sinks}
 
-    def fit(self, emitted: Emitted) -> None:
+    def fit(self, emitted: Emitted, *, on_spark: bool = False) -> None:
         """Before anything is written: let sinks that have a method ``check_settings`` check these, and tell those
-        that have a method ``fit``, for late rows ``fit_late``, what the job emits. Raises what they raise.
+        that have a method ``fit``, for late rows ``fit_late``, what the job emits. Raises what they raise, and
+        `UsageError` (``sink-runner``) for one that has ``needs_spark`` where the job is not on Spark.
         """
         for sink in (one for several in self.each.values() for one in several):
+            if getattr(sink, "needs_spark", False) and not on_spark:
+                raise runner_error(sink_name(sink))
             if hasattr(sink, "check_settings"):
                 sink.check_settings()
         for sink in self.each.get("panes", ()):
@@ -105,6 +108,15 @@ class Sinks(Generic[_P]):
     def may_lag(self) -> bool:
         """Whether one of them may be behind."""
         return any(may_be_behind(sink) for several in self.each.values() for sink in several)
+
+
+def runner_error(sink: str) -> UsageError:
+    """The error for a job without Spark, where a sink needs it."""
+    return UsageError(
+        "this sink writes through a catalogue of Spark, and this job has no Spark: use DeltaSink or IcebergSink",
+        code="sink-runner",
+        sink=sink,
+    )
 
 
 def _several(given: Sink[_P] | Sequence[Sink[_P]] | None) -> tuple[Sink[_P], ...]:

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
+from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form, Formed, newest_rows
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
+from tidestate.operators.sinks.partitions import PartitionChoice, other_partitions, target_partitions
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
+from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Span
 from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
@@ -27,6 +31,10 @@ from tidestate.statestore.storage.local import is_local
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_COMPACTED = "tidestate.compacted"
+"""What a version that is a compaction of ours has noted: its time, in microseconds since 1970."""
+_RECENT = 200
+"""So many versions are looked through for the last compaction, once in a process."""
 _EXTENSION = "DeltaSparkSessionExtension"
 _GONE = ".gone"
 """A name that no column of a job has."""
@@ -46,6 +54,12 @@ class DeltaSink(WithdrawingSink):
     Rows with other columns than the table are refused; with ``schema="merge"`` it gets those that it has not, and
     those that the rows have not are null in them.
 
+    A table that is made gets the partitions ``partition_by``, such as ``["k", sinks.day("window_start")]``; days and
+    hours are columns of it, ``window_start_day``. A table that is there keeps its own, which must be the same.
+
+    ``compact="1 hour"`` lets Delta rewrite the small files of each partition once an hour, after a delivery. Readers
+    see the same rows before and after; the old files stay for readers of older versions, until ``VACUUM``.
+
     With ``changes="append"``, on a Spark session that has Delta's connector (``spark.sql.extensions``), the executors
     write the DataFrame. Otherwise the rows pass through the driver: a changelog as a stream, an upsert as one merge
     of the newest panes, which have to fit in its memory.
@@ -63,37 +77,50 @@ class DeltaSink(WithdrawingSink):
         columns: ColumnChoice = None,
         delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
+        partition_by: PartitionChoice = None,
+        compact: Span | None = None,
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
         self._table, self._options = checked_place(table, "a Delta table"), dict(storage_options or {})
         secrets = secrets_of_url(self._table) + secrets_of_options(self._options)
-        super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
+        stored = stored_columns(columns, delivery_column)
+        super().__init__(changes, key, behind, secrets, stored)
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
+        self._partitions, self._compaction = target_partitions(partition_by, stored), Compaction(compact, str(self))
 
     def __str__(self) -> str:
         return f"DeltaSink({public_url(self._table)!r})"
 
     def check_settings(self) -> None:
         """The package is there, unless Spark's connector may write all of it. Raises `UsageError`."""
-        if self.changes != "append" or "pyspark.sql" not in sys.modules:
+        if self.changes != "append" or self._compaction or "pyspark.sql" not in sys.modules:
             package("deltalake", "delta")
 
     def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
         made = super().formed(rows, delivery)
-        return Formed(without_unsigned(made.rows), None if made.gone is None else without_unsigned(made.gone))
+        self._partitions.check(made.rows.schema)
+        self._partitions.check_values(made.rows)
+        stored = self._partitions.added(without_unsigned(made.rows))
+        return Formed(stored, None if made.gone is None else self._partitions.added(without_unsigned(made.gone)))
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
             self.check_columns(rows.columns, [])
             chosen = rows.selectExpr(*self.columns.expressions(str(delivery)))
-            written = chosen.write.format("delta").mode("append")
+            if self._partitions:
+                from tidestate.operators.spark.compat import arrow_schema_of
+
+                self._partitions.check(arrow_schema_of(chosen.schema))
+                chosen = chosen.selectExpr(*self._partitions.expressions(chosen.dtypes))
+            written = chosen.write.format("delta").mode("append").partitionBy(*self._partitions.names)
             options = {"txnAppId": delivery.run, "txnVersion": str(delivery.checkpoint)}
             options |= {"mergeSchema": "true"} if self._schema == "merge" else {}
             written.options(**options).save(self._table)
         else:
             self._store(rows, delivery)
         self._local.settle()  # also what is there already: who wrote it may have died before
+        self._compaction.run_if_due(self._compacted_us, self._compact, str(self))
 
     def stored(self, run: str) -> int | None:
         if self.changes == "append" and (find_spec("deltalake") is None or self._needs_connector()):
@@ -101,6 +128,23 @@ class DeltaSink(WithdrawingSink):
         table = self._opened(package("deltalake", "delta"))
         self._local.check_whole(table)
         return 0 if table is None else table.transaction_version(run) or 0
+
+    def _compacted_us(self) -> int:
+        """When the table was compacted last; else when the oldest version was made that is looked at."""
+        table = self._opened(package("deltalake", "delta"))
+        versions = [] if table is None else table.history(_RECENT)
+        if not versions:
+            return now_us()
+        compactions = (version for version in versions if version.get("operation") == "OPTIMIZE")
+        last = next(compactions, versions[-1])
+        return int(last.get(_COMPACTED, last["timestamp"] * 1000))
+
+    def _compact(self, time_us: int) -> None:
+        """Rewrite the small files of each partition: one version, which says of itself that no row has changed."""
+        lake = package("deltalake", "delta")
+        made = lake.CommitProperties(custom_metadata={_COMPACTED: str(time_us)})
+        self._opened(lake).optimize.compact(commit_properties=made)
+        self._local.settle()
 
     def _needs_connector(self) -> bool:
         """Whether Spark's connector writes it, to where it may have credentials of its own."""
@@ -111,7 +155,9 @@ class DeltaSink(WithdrawingSink):
 
     def _store(self, rows: Rows, delivery: DeliveryId) -> None:
         lake = package("deltalake", "delta")
-        table = self._opened(lake)
+        table, names = self._opened(lake), self._partitions.names
+        if table is not None and names and (found := table.metadata().partition_columns) != names:
+            raise other_partitions(found, names, str(self))
         if table is not None and (table.transaction_version(delivery.run) or 0) >= delivery.checkpoint:
             return
         made = lake.CommitProperties(app_transactions=[lake.Transaction(delivery.run, delivery.checkpoint)])
@@ -145,6 +191,7 @@ class DeltaSink(WithdrawingSink):
             where,
             rows,
             mode="error" if table is None else "append",
+            partition_by=self._partitions.names or None,
             storage_options=self._options or None,
             commit_properties=made,
         )
@@ -164,7 +211,10 @@ class DeltaSink(WithdrawingSink):
             gone = net.gone.append_column(_GONE, pa.array([True] * net.gone.num_rows, pa.bool_()))
             flags.append(gone)
         source = pa.concat_tables(flags, promote_options="default")
-        matches = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target_names(tables.schema))
+        by = self.target_names(tables.schema)
+        # The partitions of the rows too, though they follow from the others: what is in others is not read then.
+        by = [*by, *self._partitions.made_of(by)]
+        matches = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in by)
         columns = {_quoted(n): f"s.{_quoted(n)}" if n in net.rows.column_names else "NULL" for n in schema.names}
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)

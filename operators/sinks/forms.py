@@ -31,7 +31,8 @@ Form = Literal["append", "upsert", "changelog"]
 KIND_OF_CHANGE = "change"
 """The column of a changelog that says what a row does."""
 _BOUNDS = ("window_start", "window_end")
-_PANE, _ROW = "pane", "_row"
+PANE_NUMBER = "pane"
+_ROW = "_row"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     begins[:1] = True
     before = retracted & ~closes & ~np.roll(retracted, -1)
     after = ~retracted & ~begins & np.roll(retracted, 1)
-    later = rows[_PANE].to_numpy()[order] > 0 if _PANE in rows.column_names else np.zeros(len(order), bool)
+    later = (
+        rows[PANE_NUMBER].to_numpy()[order] > 0 if PANE_NUMBER in rows.column_names else np.zeros(len(order), bool)
+    )
     change = np.empty(len(order), object)
     change[order] = np.select(
         [before, retracted, after | later], ["update_before", "delete", "update_after"], "insert"

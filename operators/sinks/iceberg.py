@@ -15,13 +15,16 @@ from tidestate.operators.sinks.columns import (
     with_signed,
     without_unsigned,
 )
+from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.packages import package
+from tidestate.operators.sinks.partitions import PartitionChoice, PartitionUnit, other_partitions, target_partitions
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_iceberg
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import secrets_of_options
 from tidestate.statestore.storage.local import is_local
@@ -30,6 +33,9 @@ DELIVERED = "tidestate.delivered."
 """What the property of a table begins with that has the highest checkpoint of a run."""
 DELIVERY = "tidestate.delivery"
 """The property of a snapshot that has the id of its delivery."""
+_COMPACTED = "tidestate.compacted"
+"""The property of a table that has the time of the last compaction, in microseconds since 1970."""
+_TRANSFORMS: dict[PartitionUnit, str] = {"value": "identity", "day": "day", "hour": "hour"}
 SYNCED = "tidestate.operators.sinks.local_iceberg.SyncedIO"
 _LASTING = {"BadRequestError", "ForbiddenError", "NotInstalledError", "UnauthorizedError", "ValidationError"}
 _LASTING |= {"UnsupportedPyArrowTypeException"}
@@ -43,6 +49,10 @@ class IcebergSink(WithdrawingSink):
     with the ``properties`` that pyiceberg's configuration does not have. In a local warehouse each file is synced
     before it is committed. The table may have columns that the rows have not, which are null then; with
     ``schema="merge"`` it gets those that it has not.
+
+    A table that is made gets the partitions ``partition_by``, such as ``["k", sinks.day("window_start")]``, in
+    Iceberg's own transforms; a table that is there keeps its own, which must be the same. ``compact="1 hour"``
+    rewrites the small files of each partition once an hour, after a delivery, in a snapshot of its own.
 
     The rows pass through the driver and have to fit in its memory, those of an upsert as the newest panes. An upsert
     finds what it replaces by an expression that names each window and key, which takes seconds from some thousand on.
@@ -61,6 +71,8 @@ class IcebergSink(WithdrawingSink):
         columns: ColumnChoice = None,
         delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
+        partition_by: PartitionChoice = None,
+        compact: Span | None = None,
         behind: int = 0,
     ) -> None:
         if not isinstance(catalog, str):
@@ -70,11 +82,11 @@ class IcebergSink(WithdrawingSink):
                 code="sink-form",
                 found=type(catalog).__name__,
             )
-        super().__init__(
-            changes, key, behind, secrets_of_options(properties or {}), stored_columns(columns, delivery_column)
-        )
+        stored = stored_columns(columns, delivery_column)
+        super().__init__(changes, key, behind, secrets_of_options(properties or {}), stored)
+        self._partitions = target_partitions(partition_by, stored)
         self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
-        self._schema = checked_changes(schema)
+        self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self))
 
     def __str__(self) -> str:
         return f"IcebergSink({self._table!r})"
@@ -84,7 +96,9 @@ class IcebergSink(WithdrawingSink):
         package("pyiceberg.catalog", "iceberg")
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        return without_unsigned(super().schema(schema).empty_table()).schema
+        columns = without_unsigned(super().schema(schema).empty_table()).schema
+        self._partitions.check(columns)
+        return columns
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         tables = tables_of(rows)
@@ -109,6 +123,20 @@ class IcebergSink(WithdrawingSink):
                 with changing.update_schema() as changes:
                     changes.union_by_name(new)
             self._change(changing, stored, gone, by, {DELIVERY: str(delivery)})
+        self._compaction.run_if_due(self._compacted_us, self._compact, str(self))
+
+    def _compacted_us(self) -> int:
+        """When the table was compacted last, or got its first rows."""
+        table = self._loaded().load_table(self._table)
+        noted = table.properties.get(_COMPACTED)
+        return int(noted) if noted else min((entry.timestamp_ms for entry in table.history()), default=0) * 1000
+
+    def _compact(self, time_us: int) -> None:
+        """Rewrite small files in one commit, which fails if there is another one meanwhile."""
+        table = _never_repeated(self._loaded().load_table(self._table))
+        package("tidestate.operators.sinks.iceberg_files", "iceberg").rewrite_small_files(
+            table, {_COMPACTED: str(time_us)}
+        )
 
     def _change(
         self, changing: Any, rows: pa.Table, gone: pa.Table | None, by: Sequence[str], properties: dict[str, str]
@@ -157,8 +185,23 @@ class IcebergSink(WithdrawingSink):
         catalog = self._loaded()
         if not catalog.table_exists(self._table):
             catalog.create_namespace_if_not_exists(self._table.rpartition(".")[0])
-            return _never_repeated(catalog.create_table_if_not_exists(self._table, schema=schema))
-        return _never_repeated(catalog.load_table(self._table))
+            if not self._partitions:
+                return _never_repeated(catalog.create_table_if_not_exists(self._table, schema=schema))
+            making = catalog.create_table_transaction(self._table, schema=schema)
+            with making, making.update_spec() as spec:
+                for field, name in zip(self._partitions.fields, self._partitions.names, strict=True):
+                    spec.add_field(field.column, _TRANSFORMS[field.unit], name)
+        table = catalog.load_table(self._table)
+        if self._partitions:
+            self._check_partitions(table)
+        return _never_repeated(table)
+
+    def _check_partitions(self, table: Any) -> None:
+        """Raise `UsageError` (``sink-partition``) for a table with others."""
+        columns, spec = table.schema(), table.spec()
+        found = [(columns.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
+        if found != [(field.column, _TRANSFORMS[field.unit]) for field in self._partitions.fields]:
+            raise other_partitions([f"{how}({name})" for name, how in found], self._partitions.names, str(self))
 
     def passes(self, error: BaseException) -> bool | None:
         kind = type(error)

@@ -49,6 +49,8 @@ class IncludedSink(ABC):
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
     target_columns: ClassVar[TargetColumns] = TargetColumns()
     """What columns its targets can have."""
+    kept_for_good: ClassVar[str] = ""
+    """Why nothing can be withdrawn from its targets, and what to do instead; empty where it can."""
 
     def __init__(
         self,

@@ -51,6 +51,11 @@ class KafkaSink(IncludedSink):
     a time.
     """
 
+    kept_for_good = (
+        "messages in Kafka cannot be withdrawn: let consumers skip those whose header tidestate-delivery has the id "
+        "of an abandoned checkpoint, or give the job a new topic"
+    )
+
     @checked
     def __init__(
         self,

@@ -54,9 +54,13 @@ class StoredColumns:
     def expressions(self, delivery: str) -> list[str]:
         """The same as expressions of Spark's SQL."""
         names = self.names
-        columns = ["*"] if names is None else [f"{_quoted(one)} AS {_quoted(name)}" for one, name in names.items()]
+        columns = (
+            ["*"]
+            if names is None
+            else [f"{quoted_in_spark(one)} AS {quoted_in_spark(name)}" for one, name in names.items()]
+        )
         text = delivery.replace("\\", "\\\\").replace("'", "\\'")
-        return columns if self.delivery is None else [*columns, f"'{text}' AS {_quoted(self.delivery)}"]
+        return columns if self.delivery is None else [*columns, f"'{text}' AS {quoted_in_spark(self.delivery)}"]
 
 
 def stored_columns(columns: ColumnChoice, delivery_column: str | None) -> StoredColumns:
@@ -82,7 +86,8 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and bool(name)
 
 
-def _quoted(name: str) -> str:
+def quoted_in_spark(name: str) -> str:
+    """A name of a column as Spark's SQL takes it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
 
 

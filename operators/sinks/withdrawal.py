@@ -174,12 +174,7 @@ def _withdrawing(sink: object) -> WithdrawingSink:
             sink=str(sink),
         )
     if not isinstance(sink, WithdrawingSink):
-        raise UsageError(
-            "messages in Kafka cannot be withdrawn: let consumers skip those whose header tidestate-delivery has "
-            "the id of an abandoned checkpoint, or give the job a new topic",
-            code="withdraw-form",
-            sink=str(sink),
-        )
+        raise UsageError(sink.kept_for_good, code="withdraw-form", sink=str(sink))
     if sink.needs_column and sink.columns.delivery is None:
         raise UsageError(
             "the target does not store which delivery a row is from, so nothing can be withdrawn: remove the rows "

@@ -84,7 +84,7 @@ class StreamJob:
     def fit_sinks(self, graph: Graph) -> None:
         """Tell the sinks what they get, of which Spark makes DataFrames. Raises `UsageError`."""
         emitted = emitted_by(graph.output, graph.plans.values())
-        self.sinks.fit(emitted)
+        self.sinks.fit(emitted, on_spark=True)
         offered = {"panes": [emitted.schema], "late": emitted.late}
         for kind in self.sinks.each:
             for schema in offered[kind]:

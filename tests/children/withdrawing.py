@@ -20,7 +20,7 @@ def main(target: str, form: str, root: str) -> None:
     """Die on the way."""
     sink = target_of(target).sink(form, delivery_column="delivery")  # type: ignore[arg-type]
     planned = plan_withdrawal(Checkpoint.open(root), sink)
-    _die_after(Objects, "delete")
+    _die_after(Objects, "delete", times=2 if target.startswith("parquet_by_day:") else 1)  # a mark, then a file
     _die_after(PostgresSink, "_delete")
     if target.startswith("delta:"):
         import deltalake
@@ -33,14 +33,17 @@ def main(target: str, form: str, root: str) -> None:
     execute_withdrawal(Checkpoint.open(root), sink, planned)
 
 
-def _die_after(kind: Any, name: str, *, calls: bool = True) -> None:
-    """Of a method that is the commit itself: before it is called."""
-    method = getattr(kind, name)
+def _die_after(kind: Any, name: str, *, calls: bool = True, times: int = 1) -> None:
+    """At the last of so many calls of a method; of one that is the commit itself before it is called."""
+    method, left = getattr(kind, name), times
 
     def killed(*given: Any, **named: Any) -> None:
+        nonlocal left
+        left -= 1
         if calls:
             method(*given, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(kind, name, killed)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tidestate.operators.sinks.delta import DeltaSink
@@ -20,6 +21,7 @@ from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.kafka import KafkaSink
 from tidestate.operators.sinks.parquet import ParquetSink
+from tidestate.operators.sinks.partitions import day
 from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.plain import plain_table
@@ -151,12 +153,49 @@ class InIceberg(Target):
         return pa.table(self.catalog().load_table("flights.panes").scan().to_arrow())
 
 
+BY_DAY = {"partition_by": [KEY, day("window_start")]}
+DAY = "window_start_day"
+"""The column that such a target has more."""
+
+
+class InParquetByDay(InParquet):
+    """Folders for each key and day."""
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return super().sink(form, **BY_DAY | more)
+
+    def table(self) -> pa.Table:
+        """As a reader of Hive's folders sees it, which is told their types."""
+        levels = ds.partitioning(pa.schema([(KEY, pa.string()), (DAY, pa.date32())]), flavor="hive")
+        return ds.dataset(self.place, format="parquet", partitioning=levels).to_table().drop_columns([DAY])
+
+
+class InDeltaByDay(InDelta):
+    """Partitions for each key and day, whose small files are compacted after each delivery."""
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return super().sink(form, **BY_DAY | {"compact": "1 us"} | more)
+
+    def table(self) -> pa.Table:
+        return super().table().drop_columns([DAY])
+
+
+class InIcebergByDay(InIceberg):
+    """A table of Iceberg with the same partitions, compacted as often."""
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return super().sink(form, **BY_DAY | {"compact": "1 us"} | more)
+
+
 KINDS: dict[str, type[Target]] = {
     "parquet": InParquet,
     "delta": InDelta,
     "postgres": InPostgres,
     "kafka": InKafka,
     "iceberg": InIceberg,
+    "parquet_by_day": InParquetByDay,
+    "delta_by_day": InDeltaByDay,
+    "iceberg_by_day": InIcebergByDay,
 }
 CASES: list[tuple[str, Form]] = [(name, form) for name, kind in KINDS.items() for form in kind.forms]
 

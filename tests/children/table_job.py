@@ -1,0 +1,52 @@
+"""A Spark job that writes to a table of Delta or Iceberg by its own connector, to be killed at any moment:
+``python -m tests.children.table_job JARS FOLDER FORMAT FORM`` says ``offered`` and ``taken`` around each delivery,
+and ``done`` when there is no more input and the rows of the table are in a file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from tests.helpers.spark_inputs import SCHEMA, job
+from tests.servers.spark_tables import session_with_tables, table_in
+from tidestate.operators import DeliveryId
+from tidestate.operators.sinks.table import TableSink
+from tools.demo.job import say
+
+
+class Telling(TableSink):
+    """Says when it is called, and when it returns."""
+
+    def __call__(self, rows: DataFrame, delivery: DeliveryId) -> None:  # type: ignore[override]
+        say("offered", checkpoint=delivery.checkpoint)
+        super().__call__(rows, delivery)
+        say("taken", checkpoint=delivery.checkpoint)
+
+
+def main(jars: str, folder: str, format: str, form: str) -> None:
+    """Run to the end, or until the kill."""
+    session = session_with_tables(jars, Path(folder) / "tables")
+    name = table_in(format, "panes")
+    session.sql("CREATE NAMESPACE IF NOT EXISTS ice.db").collect()
+    place = Path(folder) / "tables" / "delta" / "panes"
+    if format == "delta" and any(place.glob("_delta_log/*.json")):  # a catalogue in memory has forgotten it
+        session.sql(f"CREATE TABLE panes USING delta LOCATION '{place}'").collect()
+    elif place.exists():
+        shutil.rmtree(place)  # of one that died as it made the table
+    compact = "1 us" if form == "append" else None
+    sink = Telling(name, changes=form, format=format, compact=compact)  # type: ignore[arg-type]
+    stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(Path(folder) / "input"))
+    query = job().on_spark(stream, checkpoint=Path(folder) / "root", sink=sink, partitions=2).start()
+    query.processAllAvailable()
+    query.stop(drain=True)
+    pq.write_table(session.table(name).toArrow(), Path(folder) / "rows.parquet")
+    say("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
