@@ -30,10 +30,11 @@ class Objects:
 
     ``root`` is a local path, ``s3://bucket/prefix``, ``gs://bucket/prefix``,
     ``abfs://container@account.dfs.core.windows.net/prefix``, ``hdfs://nameservice/folder``, ``/Volumes/…`` of
-    Databricks, ``memory://name`` (for tests: gone with the process) or another fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is
-    the local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by
-    default; it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it
-    holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
+    Databricks, ``memory://name`` (for tests: gone with the process) or another fsspec URL. Endpoint and credentials
+    come from the environment and fsspec's configuration. ``copies`` is the local folder for copies of remote objects,
+    ``tidestate-copies-<uid>`` in the system's temporary folder by default; it is made for this user alone, and one
+    that others may read or write is refused (`UsageError`). When it holds more than ``copies_bytes`` (10 GiB), the
+    copies that were not used for the longest time are removed.
 
     ``bases`` are the roots of other checkpoints whose files this one reads too, see `at`; nothing is written there.
 
