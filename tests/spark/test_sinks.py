@@ -74,7 +74,7 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
     query = started.start()
     until(query, lambda: len(sink.offered) > 1)
     assert query.isActive
-    assert query.waiting_since_us is not None
+    until(query, lambda: query.waiting_since_us is not None)  # a client has it with the next lease
     held = query.checkpoint_id
     until(query, lambda: len(sink.offered) > 2)
     assert (len({*sink.offered}), query.checkpoint_id) == (1, held), "nothing is taken in meanwhile"
