@@ -29,11 +29,12 @@ class Objects:
     """Objects below a root; paths are relative, with forward slashes. An object never changes under its name.
 
     ``root`` is a local path, ``s3://bucket/prefix``, ``gs://bucket/prefix``,
-    ``abfs://container@account.dfs.core.windows.net/prefix``, ``memory://name`` (for tests: gone with the process) or
-    another fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is
-    the local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by
-    default; it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it
-    holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
+    ``abfs://container@account.dfs.core.windows.net/prefix``, ``hdfs://nameservice/folder``, ``/Volumes/…`` of
+    Databricks, ``memory://name`` (for tests: gone with the process) or another fsspec URL. Endpoint and credentials
+    come from the environment and fsspec's configuration. ``copies`` is the local folder for copies of remote objects,
+    ``tidestate-copies-<uid>`` in the system's temporary folder by default; it is made for this user alone, and one
+    that others may read or write is refused (`UsageError`). When it holds more than ``copies_bytes`` (10 GiB), the
+    copies that were not used for the longest time are removed.
 
     ``bases`` are the roots of other checkpoints whose files this one reads too, see `at`; nothing is written there.
 
@@ -80,8 +81,8 @@ class Objects:
 
     @property
     def atomic_create(self) -> str:
-        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``if-generation-match``, ``lock`` (one process
-        only) or ``probed``.
+        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``if-generation-match``, ``rename``,
+        ``overwrite-false``, ``lock`` (one process only) or ``probed``.
         """
         return self._storage.atomic_create
 
