@@ -18,6 +18,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
 
 
+@pytest.mark.slow
 def test_a_folder_in_eighty_columns(tmp_path: Path) -> None:
     done = tidestate_here("doctor", tmp_path / "root", columns=80)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
@@ -28,6 +29,7 @@ def test_a_folder_in_eighty_columns(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_as_json(tmp_path: Path) -> None:
     (trial,) = json_here("doctor", tmp_path / "root", "--json")
     assert (trial["fit"], trial["create"], trial["root"]) == (True, "link", str(tmp_path / "root"))
