@@ -159,7 +159,11 @@ class TableSink(IncludedSink):
             raise self._missing()
         columns = ", ".join(_defined(field) for field in formed.schema.fields if field.name != GONE)
         table = SPARK_TABLES[self._format](session, self._table)
-        session.sql(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({columns}) USING {self._format}").collect()
+        try:
+            session.sql(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({columns}) USING {self._format}").collect()
+        except Exception:
+            if self._found(session) is None:  # else another driver was faster
+                raise
         return table
 
     def _missing(self) -> UsageError:
