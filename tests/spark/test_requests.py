@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tidestate.operators.engine.transport import InProcess
 
 import tidestate as ts
 from tests.helpers.process import REMOTE
@@ -18,6 +17,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.stored_streams import schemas_of_streams
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.local.requests import RequestedLoop
 from tidestate.operators.spark.connect.relations import packed
 from tidestate.recovery.log.checkpoint import Checkpoint
