@@ -45,7 +45,7 @@ from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.input_files import followed
+from tidestate.recovery.log.input_files import followed, read_as_patterns
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
@@ -362,7 +362,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         check_follows(head, position)
         self._read.check(job.head, position)
         rows = configured(batch, self._platform)
-        taken = SparkRows(rows, self._scans.of(rows.sparkSession, position.files))
+        direct = self._scans.of(rows.sparkSession, position.files)
+        taken = SparkRows(rows, direct, patterns=read_as_patterns(position.files))
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)

@@ -7,7 +7,7 @@ A DataFrame serves any input and any session; each level is a shuffle.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,7 +33,7 @@ from tidestate.operators.spark.tasks import EXCHANGE, exchanged_rows, level_side
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import columns_now
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import read_verified
 
 BATCH_ROWS = 100_000
@@ -123,13 +123,26 @@ TASKS_PER_CORE = 4
 @dataclass
 class SparkRows:
     """The rows of a batch, and how tasks can read its files themselves, if they can. Where the files say otherwise,
-    ``needs_jvm`` has the reason afterwards; ``in_driver``: whether the driver has processed them.
+    ``needs_jvm`` has the reason afterwards; ``in_driver``: whether the driver has processed them. ``patterns``: files
+    with names because of which Spark would read others twice.
     """
 
     frame: DataFrame
     direct: DirectBatch | None = None
     needs_jvm: str | None = None
     in_driver: bool = False
+    patterns: Sequence[str] = ()
+
+    def checked(self) -> DataFrame:
+        """The rows as Spark reads them. Raises `IncompatibleError` (``spark-file-pattern``) if some are twice."""
+        if self.patterns:
+            raise IncompatibleError(
+                "Spark takes the name of this file for a pattern, and reads the other files of the batch twice: "
+                "nothing was processed; rename it, and start again",
+                code="spark-file-pattern",
+                files=list(self.patterns[:10]),
+            )
+        return self.frame
 
 
 class SparkTransport:
@@ -163,7 +176,7 @@ class SparkTransport:
                 return results if results is not None else self._by_rdd.run(batch, rows.direct)
             except NeedsJvmError as why:
                 rows.needs_jvm = str(why)  # for the manifest
-        return self._by_frame.run(batch, BatchInput(rows.frame))
+        return self._by_frame.run(batch, BatchInput(rows.checked()))
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
         """As in `Transport`, in the columns of the files, under the names of today."""

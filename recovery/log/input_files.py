@@ -6,8 +6,9 @@ not depend on order or on how Spark has folded its log, and a batch can be added
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
 Entries: TypeAlias = dict[int, tuple[str, ...]]
 """Files that a source has read, each with its time, by the number of the entry in the source's log."""
 NOTHING = ReadFiles(0, "0" * 16)
+_PATTERN = frozenset("{}[]*?\\")
+"""The characters by which Spark takes a path for a pattern, a planned file's too."""
 RECENT = 1 << 15
 """How many hashes of new files are kept in a set before they are merged into the sorted array."""
 
@@ -83,3 +86,11 @@ def path_of(file: str) -> str:
 
 def _hash(file: str) -> int:
     return xxhash.xxh3_64_intdigest(path_of(file).encode())
+
+
+def read_as_patterns(files: Mapping[str, Sequence[str]]) -> list[str]:
+    """The paths among ``files``, each with its time, by source, that Spark takes for patterns where a source has
+    several files: it reads the others of these twice. One alone is read as it is.
+    """
+    paths = [unquote(path_of(file)) for of_source in files.values() if len(of_source) > 1 for file in of_source]
+    return [path for path in paths if not _PATTERN.isdisjoint(path)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
+from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_as_patterns, read_of
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
@@ -241,3 +241,5 @@ class _Source:
             found.add(folder, "an entry of a planned batch lists no files")
         if len(set(map(path_of, new))) < len(new) or any(one in known for one in new):
             found.add(folder, "a file that has been read already is listed again")
+        if read_as_patterns({"": new}):  # planned anew, for the file may have another name by now
+            found.add(folder, "a planned batch has several files, and Spark takes the path of one for a pattern")

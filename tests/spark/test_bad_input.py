@@ -18,6 +18,7 @@ from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate import Aggregation, agg
 from tidestate.operators import Policy
+from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import (
@@ -265,3 +266,47 @@ def test_a_batch_of_one_empty_file_is_a_batch_without_events(spark: SparkSession
     assert query.manifest.totals["accepted"] == 2
     assert query.manifest.spark is not None
     assert query.manifest.spark.batch_id == 2
+
+
+def test_a_file_that_spark_takes_for_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads the other files of its batch twice. One alone is right, and so are tasks that read files."""
+    folder, root, tables = tmp_path / "input", tmp_path / "root", sample(4, 30)
+
+    def all_at_once(name: str, **more: Any) -> ts.DurableQuery:
+        frame = spark.readStream.schema(SCHEMA).parquet(str(folder))
+        query = job().on_spark(frame, checkpoint=tmp_path / name, partitions=2, **more).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return query
+
+    write(folder, 0, tables[0])
+    (folder / "0000.parquet").rename(folder / "a[1].parquet")
+    assert all_at_once("root", paths=()).manifest.totals["events"] == 30
+    for number in (1, 2, 3):
+        write(folder, number, tables[number])
+    (folder / "0001.parquet").rename(folder / "b{1}.parquet")
+    with pytest.raises(IncompatibleError, match="spark-file-pattern") as caught:
+        all_at_once("root", paths=())
+    assert [Path(file).name for file in caught.value.context["files"]] == ["b{1}.parquet"]
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert head.manifest.totals["events"] == 30
+    (folder / "b{1}.parquet").rename(folder / "b1.parquet")
+    assert all_at_once("root", paths=()).manifest.totals["events"] == 120
+    assert verify(Checkpoint.open(root), spark=True).worst is None
+
+
+@pytest.mark.classic("scan")
+def test_tasks_read_a_file_that_spark_takes_for_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    for number, name in enumerate(("a?.parquet", "b*.parquet", "c.parquet")):
+        write(tmp_path / "input", number, sample(3, 30)[number])
+        (tmp_path / f"input/000{number}.parquet").rename(tmp_path / "input" / name)
+    frame = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
+    query = job().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop()
+    assert query.scan is not None
+    assert query.scan.direct
+    assert query.manifest.totals["events"] == 90

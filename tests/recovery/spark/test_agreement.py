@@ -26,7 +26,7 @@ from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
 from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, read_of, with_files
+from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, read_as_patterns, read_of, with_files
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_resync, resync
@@ -120,6 +120,17 @@ def test_a_planned_batch_that_brings_a_file_again(root: Path) -> None:
     path = root / "spark/sources/0" / str(N + 1)
     path.write_bytes(entry(2).replace(b'"batchId": 2', b'"batchId": %d' % (N + 1)))
     assert "again" in seen(root).differs[0].why
+    start(root)
+    check_mended(root)
+
+
+def test_a_planned_batch_that_spark_would_read_in_part_twice(root: Path) -> None:
+    path = root / "spark/sources/0" / str(N + 1)
+    first, _second = files_of(N + 1)
+    path.write_bytes(path.read_bytes().replace(first.split()[0].encode(), b"file:///in/a%5B1%5D"))
+    assert [found.why for found in seen(root).differs] == [
+        "a planned batch has several files, and Spark takes the path of one for a pattern"
+    ]
     start(root)
     check_mended(root)
 
@@ -331,6 +342,14 @@ def test_a_digest_depends_on_nothing_but_the_files() -> None:
         parts = with_files(parts, some)
     assert parts == whole
     assert with_files(NOTHING, ["file:///a 1"]).digest != with_files(NOTHING, ["file:///a 2"]).digest
+
+
+def test_paths_that_spark_takes_for_patterns() -> None:
+    plain, bracket, escaped = "file:///in/a.parquet 5", "file:///in/b[1].parquet 5", "file:///in/c%3F.parquet 5"
+    assert read_as_patterns({"0": [plain, bracket, escaped]}) == ["file:///in/b[1].parquet", "file:///in/c?.parquet"]
+    assert read_as_patterns({"0": [bracket], "1": [plain, plain]}) == []
+    names = ["{a}", "a*", "a\\\\b", "a]"]
+    assert len(read_as_patterns({"0": [f"file:///in/{name} 5" for name in names]})) == len(names)
 
 
 def test_known_files() -> None:
