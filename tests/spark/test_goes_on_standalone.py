@@ -206,9 +206,7 @@ def test_verbs_know_a_root_of_both(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
-    feed(folder, 0, 1)
-    run(spark, folder, root, drain=False)
-    feed(folder, 1, 4)
+    feed(folder, 0, 4)
     running = job().standalone(checkpoint=root).stream(ts.ParquetFolder(folder, files_per_batch=1, schema=SCHEMA))
     next(running)
     with ThreadPoolExecutor(1) as elsewhere:
