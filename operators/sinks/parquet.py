@@ -54,6 +54,9 @@ class ParquetSink(WithdrawingSink):
     With ``partition_by``, such as ``["k", sinks.day("window_start")]``, a delivery is a file in each folder
     ``k=…/window_start_day=…`` that it has rows for. Partition columns are in the names of folders alone, as Hive has
     it. Each row is there once; a reader that lists the folders may see a part of the newest delivery.
+
+    There is no ``compact=``: who lists the folder while files become one would find their rows twice or not at all
+    (docs/how-to/write-to-a-sink.md#compact).
     """
 
     forms = ("append", "changelog")

@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 from tests.servers.kafka import fetched
 from tools.java import local_session
 
-DELTA_RELEASE, ICEBERG_RELEASE = "4.4.0", "1.12.0"
+DELTA_RELEASE = "4.4.0"
+ICEBERG_RELEASES = {"4.0": "1.11.0", "4.1": "1.12.0"}
+"""The newest for each Spark: after 1.11 there is none for 4.0."""
 VERSION = ".".join(pyspark.__version__.split(".")[:2])
-BOTH = ("4.0", "4.1")
+BOTH = (*ICEBERG_RELEASES,)
 """The Sparks that both have a connector for."""
 MODULES = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog")
 
@@ -20,11 +22,17 @@ MODULES = ("delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-
 def connectors(folder: Path) -> list[str]:
     """The jars of both for this Spark. Raises `tests.servers.kafka.UnavailableError`."""
     delta = [f"io.delta:{name}:{DELTA_RELEASE}" for name in (f"delta-spark_{VERSION}_2.13", *MODULES)]
-    return fetched([*delta, f"org.apache.iceberg:iceberg-spark-runtime-{VERSION}_2.13:{ICEBERG_RELEASE}"], folder)
+    iceberg = f"org.apache.iceberg:iceberg-spark-runtime-{VERSION}_2.13:{ICEBERG_RELEASES[VERSION]}"
+    return fetched([*delta, iceberg], folder)
 
 
 def session_with_tables(jars: str, folder: Path) -> SparkSession:
-    """A session with the catalogue ``ice`` of Iceberg, and Spark's own, which has tables of Delta, in ``folder``.
+    """A classic session with `settings_with_tables`."""
+    return local_session("tables", **settings_with_tables(jars, folder))
+
+
+def settings_with_tables(jars: str, folder: Path) -> dict[str, str]:
+    """Those of the catalogue ``ice`` of Iceberg, and of Spark's own, which has tables of Delta, in ``folder``.
     ``other`` has the tables of ``ice``, as another process sees them: a catalogue remembers what it has read.
     """
     extensions = (
@@ -45,7 +53,7 @@ def session_with_tables(jars: str, folder: Path) -> SparkSession:
             f"spark.sql.catalog.{catalog}.type": "hadoop",
             f"spark.sql.catalog.{catalog}.warehouse": str(folder / "ice"),
         }
-    return local_session("tables", **settings)
+    return settings
 
 
 def table_in(format: str, name: str) -> str:

@@ -35,7 +35,7 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::UserWarning")]
-TABLES = sample(8, 30)
+TABLES = sample(6, 30)
 TWIN_SCHEMA = "time timestamp, k string, j long, v long, x double"
 RUNS = run_settings(
     max_examples=100 if LONG else 2, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
@@ -74,22 +74,22 @@ def check_exact(root: Path, alone: Path) -> None:
 
 def test_each_runner_goes_on_where_the_other_stopped(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
-    feed(folder, 0, 2)
+    feed(folder, 0, 1)
     begun = run(spark, folder, root, drain=False)
-    feed(folder, 2, 4)
+    feed(folder, 1, 3)
     alone = run_standalone(folder, root)
     assert begun.spark is not None
     assert alone.spark is not None
-    assert (alone.spark.query_id, alone.spark.batch_id) == (begun.spark.query_id, 3)
-    assert alone.spark.end == ('{"logOffset":3}',)
-    assert job().standalone(checkpoint=root).position() == ['{"logOffset":3}']
-    feed(folder, 4, 6)
+    assert (alone.spark.query_id, alone.spark.batch_id) == (begun.spark.query_id, 2)
+    assert alone.spark.end == ('{"logOffset":2}',)
+    assert job().standalone(checkpoint=root).position() == ['{"logOffset":2}']
+    feed(folder, 3, 4)
     back = run(spark, folder, root, drain=False)
     assert back.spark is not None
-    assert (back.spark.query_id, back.spark.batch_id) == (begun.spark.query_id, 5)
+    assert (back.spark.query_id, back.spark.batch_id) == (begun.spark.query_id, 3)
     # Where there is nothing new, a run leaves all as it is but for its fence.
     assert run_standalone(folder, root).spark == back.spark
-    feed(folder, 6, 8)
+    feed(folder, 4, 6)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
     assert verify(Checkpoint.open(root), spark=True).worst is None
@@ -97,14 +97,12 @@ def test_each_runner_goes_on_where_the_other_stopped(spark: SparkSession, tmp_pa
 
 def test_a_root_that_was_begun_standalone_goes_on_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "an input, ünd more%20", tmp_path / "root"
-    feed(folder, 0, 3)
+    feed(folder, 0, 2)
     run_standalone(folder, root)
-    feed(folder, 3, 6)
+    feed(folder, 2, 4)
     run(spark, folder, root, drain=False)
-    feed(folder, 6, 8)
+    feed(folder, 4, 6)
     run_standalone(folder, root, drain=True)
-    check_exact(root, tmp_path / "alone")
-    feed(tmp_path / "whole", 0, 8)
     run(spark, folder, tmp_path / "on spark", drain=True)
     same(root, tmp_path / "on spark")
 
@@ -132,7 +130,7 @@ def test_a_batch_that_spark_had_planned_is_taken_by_the_other(
     assert position is not None
     assert position.batch_id == (3 if files < 1 + more else 2)
     assert position.read["0"].files == 3 + more
-    feed(folder, 3 + more, 8)
+    feed(folder, 3 + more, 6)
     last = run(spark, folder, root, drain=True)
     assert last.totals["events"] == sum(table.num_rows for table in TABLES)
     if files == 1:
@@ -145,15 +143,15 @@ def test_a_batch_that_spark_had_planned_is_taken_by_the_other(
 @pytest.mark.parametrize("moment", ["after-manifest", *longer("before-manifest")])
 def test_killed_standalone_and_on_spark_again(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
-    feed(folder, 0, 2)
+    feed(folder, 0, 1)
     run(spark, folder, root, drain=False)
-    feed(folder, 2, 5)
+    feed(folder, 1, 4)
     died_at = head_of(root).id + 3  # a fence, a batch, and the batch in which it dies
     child = Forked("tests.children.parquet_folder", folder, root, f"{moment}:{died_at}")
     child.communicate()
     assert child.returncode == -signal.SIGKILL
     assert head_of(root).id == died_at - (moment == "before-manifest")
-    feed(folder, 5, 8)
+    feed(folder, 4, 6)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
     assert verify(Checkpoint.open(root), spark=True).worst is None
@@ -174,7 +172,7 @@ def test_a_running_query_is_taken_over_from(spark: SparkSession, tmp_path: Path)
     with pytest.raises(ts.FencedError):
         query.awaitTermination(60)
     assert run_standalone(folder, root).totals["events"] == 90
-    feed(folder, 3, 8)
+    feed(folder, 3, 6)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
 
@@ -208,9 +206,7 @@ def test_verbs_know_a_root_of_both(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
-    feed(folder, 0, 2)
-    run(spark, folder, root, drain=False)
-    feed(folder, 2, 5)
+    feed(folder, 0, 4)
     running = job().standalone(checkpoint=root).stream(ts.ParquetFolder(folder, files_per_batch=1, schema=SCHEMA))
     next(running)
     with ThreadPoolExecutor(1) as elsewhere:
@@ -221,7 +217,7 @@ def test_a_run_without_spark_is_stopped_from_elsewhere_and_spark_goes_on(spark: 
     ended = asker(root).end(head_of(root).epoch)
     assert ended is not None
     assert ended.why == "stopped"
-    feed(folder, 5, 8)
+    feed(folder, 4, 6)
     run(spark, folder, root, drain=True)
     check_exact(root, tmp_path / "alone")
 

@@ -19,8 +19,9 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.targets import Target, holds_all_once
+from tests.servers.connect import connect_server
 from tests.servers.kafka import UnavailableError
-from tests.servers.spark_tables import BOTH, VERSION, connectors
+from tests.servers.spark_tables import BOTH, VERSION, connectors, settings_with_tables
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tools.demo.child import Child
@@ -109,4 +110,20 @@ def test_killed_at_any_moment_of_a_delivery(format: str, form: Form, jars: str, 
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
     assert kills > 1
+    assert holds_all_once(Read(str(tmp_path / "rows.parquet")), form, tmp_path / "root") > 20
+
+
+@pytest.mark.parametrize(("format", "form"), [("delta", "upsert"), ("iceberg", "changelog")])
+def test_a_job_on_spark_connect(format: str, form: Form, jars: str, tmp_path: Path) -> None:
+    """The sink runs in the process of the query, and has nothing but DataFrames and SQL."""
+    for number, table in enumerate(BATCHES):
+        write(tmp_path / "input", number, table)
+    server = connect_server(tmp_path, settings_with_tables(jars, tmp_path / "tables"))
+    try:
+        command = [sys.executable, "-m", "tests.children.table_job", jars, str(tmp_path), format, form, server.url]
+        child = Child(command, tmp_path / "log", cwd=ROOT)
+        child.wait_for(lambda event: event["event"] == "done")
+        child.finish()
+    finally:
+        server.stop()
     assert holds_all_once(Read(str(tmp_path / "rows.parquet")), form, tmp_path / "root") > 20

@@ -115,9 +115,11 @@ KILLED = [("delta_by_day", "upsert"), pytest.param("iceberg_by_day", "append", m
 @pytest.mark.kill
 @pytest.mark.parametrize(("kind", "form"), KILLED)
 def test_killed_in_the_middle_of_a_compaction(kind: str, form: Form, tmp_path: Path) -> None:
-    """At a moment after a delivery, when a compaction begins, runs, or has just ended; and again when it goes on."""
+    """At a moment after a delivery, when a compaction begins, runs, or has just ended; in the long form again and
+    again.
+    """
     chance, place, root = random.Random(f"{kind}{form}"), f"{kind}:{tmp_path / 'target'}", tmp_path / "root"
-    for number in range(40 if LONG else 2):
+    for number in range(40 if LONG else 1):
         child = ForkedChild("tests.children.compacting", place, form, root, log=tmp_path / f"log-{number}")
         seen, until = 0, chance.randint(1, 2)
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tidestate import sinks
@@ -136,7 +137,7 @@ class Dead(BaseException):
     """The process is no more."""
 
 
-@pytest.mark.parametrize("files", [0, 3])
+@pytest.mark.parametrize("files", [3, *longer(0)])
 def test_who_died_between_two_files_of_a_delivery_writes_the_others(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
