@@ -270,6 +270,19 @@ class Counted(ts.SparkInput):
             yield self.wrong if self.wrong is not None else offsets, TABLES[number]
 
 
+class OneBatch(ts.SparkInput):
+    """One batch with given offsets, wherever the run begins."""
+
+    schema = TABLES[0].schema
+    sources = 1
+
+    def __init__(self, offsets: ts.SparkOffsets, rows: pa.Table = TABLES[0]) -> None:
+        self.offsets, self.rows = offsets, rows
+
+    def seek(self, position: ts.SparkOffsets | None) -> Any:
+        return [(self.offsets, self.rows)]
+
+
 def test_input_of_ones_own_has_the_offsets_of_its_source(tmp_path: Path) -> None:
     job().standalone(checkpoint=tmp_path / "root", partitions=2).run(Counted(3))
     second = Counted(6)
@@ -296,6 +309,66 @@ def test_offsets_that_spark_could_not_go_on_from_are_refused(tmp_path: Path, wro
     with pytest.raises(UsageError, match="position"):
         job().standalone(checkpoint=root).run(Counted(2, wrong))
     assert head_of(root).spark == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"a":{"0":5}}', '{"a":{"0":3}}'),
+        ('{"a":{"0":5,"1":5}}', '{"a":{"0":6,"1":4}}'),
+        ('{"a":{"0":5,"1":5}}', '{"a":{"0":6}}'),
+        ('{"a":{"0":5}}', '{"b":{"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":5}}'),
+        ('{"a":{"0":5}}', '{"a": {"0": 5}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":"6"}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":7,"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":\n{"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":6},"b\x85":{}}'),
+        ("[4,5]", "[5]"),
+        ("[4,5]", "[4,3]"),
+        ("5", "NaN"),
+        ("5", "4.5"),
+        ("5", "true"),
+        ("1.5", "1.25"),
+        ('{"a":{"0":5}}', "7"),
+        ("-", "Infinity"),
+        ("-", '{"a":NaN}'),
+        ("-", '"\ud800"'),
+    ],
+)
+def test_offsets_that_go_back_or_are_no_json_are_refused(tmp_path: Path, before: str, after: str) -> None:
+    root = tmp_path / "root"
+    if before != "-":
+        job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets((before,))))
+    with pytest.raises(UsageError, match="position"):
+        job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets((after,))))
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert (head.manifest.spark.end if head.manifest.spark else ("-",)) == (before,)
+    assert head.manifest.totals.get("events", 0) == (0 if before == "-" else 20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"a":{"0":5}}', '{"a":{"0":5,"1":0},"b":{}}'),
+        ('{"a":null,"at":"x"}', '{"a":{"0":5},"at":"w"}'),
+        ("[4,[5]]", "[4,[5],0]"),
+        ('{"on":true,"n":5}', '{"on":false,"n":5.5}'),
+    ],
+)
+def test_offsets_that_go_on_are_taken(tmp_path: Path, before: str, after: str) -> None:
+    for end in (before, after):
+        job().standalone(checkpoint=tmp_path / "root").run(OneBatch(ts.SparkOffsets((end,))))
+    assert job().standalone(checkpoint=tmp_path / "root").position() == [after]
+    assert head_of(tmp_path / "root").totals["events"] == 40
+
+
+def test_offsets_stay_where_they_are_without_rows(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets(("5",))))
+    job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets(("5",)), TABLES[0].slice(0, 0)))
+    assert job().standalone(checkpoint=root).position() == ["5"]
 
 
 def test_another_number_of_sources_is_refused(tmp_path: Path) -> None:
