@@ -1,7 +1,8 @@
-"""A Spark Connect server on two local cores, in a process of its own."""
+"""A Spark Connect server on two local cores, in a process of its own. By hand: ``python -m tools.connect_server``."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -84,3 +85,28 @@ class ConnectServer:
             self.process.wait(CONNECT_PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a server until it is interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.connect_server",
+        description="run a Spark Connect server on two local cores until Ctrl-C",
+    )
+    parser.add_argument("--port", type=int, default=15002, help="on 127.0.0.1; by default %(default)s")
+    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="where it runs and logs; by default here")
+    chosen = parser.parse_args(arguments)
+    server = ConnectServer(chosen.folder, chosen.port)
+    try:
+        server.wait()
+        print(f"{server.url} is served; its log is {server.printed}", flush=True)
+        server.process.wait()
+    except KeyboardInterrupt:
+        print("stopping")
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

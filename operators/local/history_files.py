@@ -172,7 +172,7 @@ def cast_as_spark(column: _Column, kind: pa.DataType) -> _Column:
     """A column of a file in the type that a stream has, as Spark reads it."""
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind):
         # Finer times are truncated as in Spark; those without a zone are in UTC.
-        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(kind)
+        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=column.type.unit != "ns").cast(kind)
     if pa.types.is_string(column.type) and pa.types.is_timestamp(kind):
         zoned = any(_ZONE.search(text) for text in column.drop_null().slice(0, 1).to_pylist())
         return column.cast(TIME if zoned else pa.timestamp("us")).cast(kind)

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidestate.operators.describe.runs import Batch, Schemas, SparkInput, SparkOffsets
-from tidestate.operators.local.history_files import cast_as_spark, schema_of, spark_type
+from tidestate.operators.local.history_files import schema_of
+from tidestate.operators.local.parquet_columns import columns_of_file, rows_of_file
 from tidestate.recovery.log.input_files import path_of
-from tidestate.recovery.spark.spark_log import NOTHING_READ, file_url, local_file, log_offset
+from tidestate.recovery.spark.spark_log import NOTHING_READ, file_url, is_data_file, local_file, log_offset
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.tables import TIME
 
 MAX_FILE_AGE = "7 days"
 """The ``maxFileAge`` of Spark's source, by default."""
@@ -40,12 +39,15 @@ class ParquetFolder(SparkInput):
     ``folder``: a local folder, or one by the name of each stream. ``files_per_batch``: at most so many files of each
     folder in a batch, as Spark's ``maxFilesPerTrigger``; without it all files that are there are one batch.
     ``schema``: the columns, a ``pyarrow.Schema`` or a text such as ``"t timestamp, k string"``, by stream if there
-    are several; by default those of the oldest file. Columns that a file lacks are null. ``max_file_age``: files that
-    are older than the newest one that was read by more than this are left out, as by Spark's ``maxFileAge``.
+    are several; by default those of the oldest file. Names may differ in case from those of a file, as in Spark, and
+    types may not. Columns that a file lacks are null. ``max_file_age``: files that are older than the newest one that
+    was read by more than this are left out, as by Spark's ``maxFileAge``.
 
     A run reads what is there when it starts, and ends. Files in folders below are not read, as Spark does not read
     them either. Raises `UsageError` (``parquet-folder``) for a folder that Spark would read in another way: one with
-    partitions (``day=1/``), with a log of Spark's sink of files, or whose path is a pattern.
+    partitions (``day=1/``), with a log of Spark's sink of files, or whose path is a pattern; and for a file that is
+    gone or damaged, has a column of another type, or two whose names differ in case alone: nothing of its batch is
+    taken.
     """
 
     @checked
@@ -143,8 +145,7 @@ class _File(NamedTuple):
     @property
     def has_rows(self) -> bool:
         """Whether Spark reads rows of it: it lists empty files and summaries of Parquet too."""
-        name = self.path.name
-        return self.size > 0 and (not name.startswith("_") or "=" in name)
+        return self.size > 0 and is_data_file(self.path.name)
 
 
 class _Folder:
@@ -152,7 +153,7 @@ class _Folder:
 
     def __init__(self, path: Path, columns: FileColumns | None) -> None:
         self._path = path
-        self._schema = schema_of(columns) if isinstance(columns, str) else columns
+        self._schema = _schema_of_text(columns) if isinstance(columns, str) else columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -166,7 +167,7 @@ class _Folder:
                     code="parquet-folder",
                     folder=str(self._path),
                 )
-            self._schema = _schema_of_file(first.path)
+            self._schema = columns_of_file(first.path)
         return self._schema
 
     def unread(self, read: Collection[str], max_age_ms: int) -> list[_File]:
@@ -175,7 +176,15 @@ class _Folder:
         newest_ms = max((int(file.rpartition(" ")[2]) for file in read), default=None)
         oldest_ms = None if newest_ms is None else newest_ms - max_age_ms
         new = [file for file in self._listed() if file.url not in known]
-        return new if oldest_ms is None else [file for file in new if file.time_ms >= oldest_ms]
+        new = new if oldest_ms is None else [file for file in new if file.time_ms >= oldest_ms]
+        for file in new:
+            if ":" in file.path.name and file.has_rows:
+                raise UsageError(
+                    "Spark cannot read a file with a colon in its name: rename it; nothing was taken",
+                    code="parquet-folder",
+                    file=str(file.path),
+                )
+        return new
 
     def recorded_rows(self, recorded: Iterable[str]) -> pa.Table:
         """The rows of files as Spark records them. Raises `OSError` for one that is gone or has another time."""
@@ -193,7 +202,7 @@ class _Folder:
         """The rows of these files."""
         schema = self.schema
         return pa.concat_tables(
-            [schema.empty_table(), *(_rows(file.path, schema) for file in files if file.has_rows)]
+            [schema.empty_table(), *(rows_of_file(file.path, schema) for file in files if file.has_rows)]
         )
 
     def _listed(self) -> list[_File]:
@@ -228,6 +237,18 @@ def _file_of(path: Path) -> _File:
     return _File(status.st_mtime_ns // 1_000_000, file_url(path), path, status.st_size)
 
 
+def _schema_of_text(text: str) -> pa.Schema:
+    try:
+        return schema_of(text)
+    except UsageError as error:
+        raise UsageError(
+            "ParquetFolder(…, schema=…) takes columns of plain types as a text, NAME TYPE, NAME TYPE, such as "
+            "t timestamp, k string, p decimal(10,2); give those with arrays, maps or structs as a pyarrow.Schema",
+            code="parquet-folder-schema",
+            **error.context,
+        ) from None
+
+
 def _plain_path(path: str | os.PathLike[str]) -> Path:
     if _PATTERN & set(os.fspath(path)) or "://" in os.fspath(path):
         raise UsageError(
@@ -242,40 +263,3 @@ def _is_hidden(name: str) -> bool:
     """Whether Spark leaves out a file, as ``shouldFilterOutPathName`` of its ``HadoopFSUtils`` says."""
     left_out = (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
     return left_out and not name.startswith(("_common_metadata", "_metadata"))
-
-
-def _schema_of_file(path: Path) -> pa.Schema:
-    """The columns of a file in Spark's types. Times in the old form of 96 bits are instants to Spark."""
-    try:
-        with pq.ParquetFile(path) as file:
-            old = {column.path for column in map(file.schema.column, range(len(file.schema.names)))
-                   if column.physical_type == "INT96"}  # fmt: skip
-            fields = [
-                field.with_type(TIME if field.name in old else spark_type(field.type)) for field in file.schema_arrow
-            ]
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from None
-    return pa.schema(fields)
-
-
-def _rows(path: Path, schema: pa.Schema) -> pa.Table:
-    try:
-        with pq.ParquetFile(path) as file:
-            there = set(file.schema_arrow.names)
-            table = file.read([name for name in schema.names if name in there])
-        columns = [
-            cast_as_spark(table[field.name], field.type) if field.name in there else pa.nulls(len(table), field.type)
-            for field in schema
-        ]
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from None
-    return pa.table(columns, schema=schema)
-
-
-def _unreadable(path: Path, error: Exception) -> UsageError:
-    return UsageError(
-        f"this file cannot be read as Parquet: {str(error).splitlines()[0]}; nothing of its batch was taken: repair "
-        "or remove it, or give schema= with the columns and types of the stream",
-        code="parquet-folder",
-        file=str(path),
-    )

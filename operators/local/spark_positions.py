@@ -5,8 +5,10 @@ Spark's own checkpoint stays as it is. A start on Spark finds it behind ours, an
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tidestate.operators.describe.runs import JobHook, SparkOffsets
 from tidestate.operators.engine.job import Position, no_job_hook
@@ -64,14 +66,21 @@ class SparkPositions:
             return None
         return SparkOffsets(head.spark.end, {source: tuple(files) for source, files in self._read.items()})
 
-    def after(self, head: Manifest, offsets: SparkOffsets) -> SparkPosition:
+    def after(self, head: Manifest, offsets: SparkOffsets, *, has_rows: bool) -> SparkPosition:
         """The position of the batch that follows ``head`` and ends at these ``offsets``. Raises `UsageError` where
-        Spark could not go on from them, and `IncompatibleError` for a file that was read before.
+        Spark could not go on from them, or they have not moved though the batch ``has_rows``, and
+        `IncompatibleError` for a file that was read before.
         """
         self._settle(head)
         start = head.spark.end if head.spark is not None else ()
         before = start or (NOTHING_READ,) * self._sources
         check_offsets(before, offsets)
+        if has_rows and all(map(_is_same, before, offsets.ends)):
+            raise UsageError(
+                "a batch with rows has other offsets than the batch before it: Spark would read its rows again",
+                code="position",
+                found=offsets.ends,
+            )
         batch_id = head.spark.batch_id + 1 if head.spark is not None else 0
         files = {
             str(source): tuple(sorted(set(offsets.files.get(source, ()))))
@@ -118,10 +127,10 @@ def check_offsets(before: Sequence[str], offsets: object) -> None:
         )
     ends = offsets.ends
     fits = isinstance(ends, tuple) and len(ends) == len(before) and all(isinstance(end, str) for end in ends)
-    if not fits or not all(map(may_follow, before, ends)):
+    if not fits or not all(map(_may_end, before, ends)):
         raise UsageError(
-            "offsets are JSON texts as Spark writes them, one for each source, and none goes back: Spark could not "
-            "go on from these",
+            "offsets are JSON texts as Spark writes them, in one line, one for each source; no number in them falls "
+            "and no name of them goes: Spark could not go on from these",
             code="position",
             before=list(before),
             found=ends,
@@ -135,3 +144,60 @@ def check_offsets(before: Sequence[str], offsets: object) -> None:
             sources_with_new_offsets=sorted(of_files),
             sources_with_files=sorted(source for source, files in offsets.files.items() if files),
         )
+
+
+def _may_end(before: str, after: str) -> bool:
+    """Whether the offset of a source may go from ``before`` to ``after``, which must be JSON in one line."""
+    # Spark's log has an offset a line, and is UTF-8: what follows a break would be the offset of the next source.
+    if any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 for char in after):
+        return False
+    if after == NOTHING_READ:
+        return before == NOTHING_READ
+    try:
+        later = _parse(after)
+    except (ValueError, RecursionError):
+        return False
+    if not may_follow(before, after):
+        return False
+    try:
+        return _has_all(_parse(before), later)
+    except (ValueError, RecursionError):  # nothing was read, or a source of Spark's has no JSON: nothing to compare
+        return True
+
+
+def _is_same(before: str, after: str) -> bool:
+    try:
+        return before == after or _parse(before) == _parse(after)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _has_all(before: object, after: object) -> bool:
+    """Whether each number of ``before`` is in ``after``, at the same place, and is not smaller there. What is null
+    may become anything; texts may change, as nobody knows their order.
+    """
+    if isinstance(before, dict):
+        return isinstance(after, dict) and all(
+            name in after and _has_all(value, after[name]) for name, value in before.items()
+        )
+    if isinstance(before, list):
+        return isinstance(after, list) and len(after) >= len(before) and all(map(_has_all, before, after))
+    if isinstance(before, int | float) and not isinstance(before, bool):
+        return isinstance(after, int | float) and not isinstance(after, bool) and after >= before
+    return before is None or isinstance(after, type(before))
+
+
+def _parse(text: str) -> object:
+    """The value of a text in strict JSON: without NaN, and each name once. Raises `ValueError`."""
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_as_object)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _as_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        raise ValueError("a name is there twice")
+    return names

@@ -233,7 +233,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             if self._is_stopped:
                 return
-            position = positions.after(driver.head, offsets)
+            has_rows = any(rows.num_rows for rows in streams.values())
+            position = positions.after(driver.head, offsets, has_rows=has_rows)
             yield self._take(driver, streams, partial(positions.stored, position))
 
     def _take(

@@ -308,6 +308,13 @@ def log_offset(text: str) -> int | None:
         return None
 
 
+def is_data_file(name: str) -> bool:
+    """Whether Spark reads the rows of a file of this name: it lists ``_metadata…`` and ``_common_metadata…``, records
+    them as read, and reads nothing of them, as ``isDataPath`` of its ``PartitioningAwareFileIndex`` says.
+    """
+    return not name.startswith(".") and (not name.startswith("_") or "=" in name)
+
+
 LEGAL = "_-!.~'()*,;:$&+=@/"
 """Characters that Java does not escape in the path of a URL, in addition to letters and digits."""
 

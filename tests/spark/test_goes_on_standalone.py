@@ -10,9 +10,11 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as run_settings
@@ -21,6 +23,7 @@ from pyspark.sql import SparkSession
 
 import tidestate as ts
 from tests.helpers.apis import raises_foreign
+from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.command import tidestate_here
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.forked import Forked
@@ -235,15 +238,17 @@ def test_the_files_of_a_folder_are_those_that_spark_records(spark: SparkSession,
         "_hidden",
         ".hidden",
         "d._COPYING_",
+        "_metadata",
+        "_metadata=1",
+        "_metadata.parquet",
+        "_common_metadata",
     )
     for number, name in enumerate(names):
         write(folder, number % len(TABLES), TABLES[number % len(TABLES)])
         (folder / f"{number % len(TABLES):04d}.parquet").rename(folder / name)
     (folder / "empty.parquet").touch()
-    (folder / "_metadata").write_text("no rows")
     write(folder / "below", 0, TABLES[0])
-    for name in ("empty.parquet", "_metadata"):
-        os.utime(folder / name, ns=(1_000_000_009_123_456_789,) * 2)
+    os.utime(folder / "empty.parquet", ns=(1_000_000_009_123_456_789,) * 2)
     frame = spark.readStream.schema(SCHEMA).parquet(str(folder))
     query = job().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
@@ -252,8 +257,43 @@ def test_the_files_of_a_folder_are_those_that_spark_records(spark: SparkSession,
     assert position is not None
     ((offsets, rows),) = ts.ParquetFolder(folder, schema=SCHEMA).seek(None)
     assert sorted(offsets.files[0]) == list(position.files["0"])
-    assert len(offsets.files[0]) == 8
-    assert head_of(tmp_path / "root").totals["events"] == len(rows) == 180
+    assert len(offsets.files[0]) == 11
+    of_spark = spark.read.schema(SCHEMA).parquet(str(folder)).count()
+    assert head_of(tmp_path / "root").totals["events"] == len(rows) == of_spark == 210
+    # A batch of files that Spark does not read, whoever reads the input.
+    write(folder, 99, TABLES[0])
+    (folder / "0099.parquet").rename(folder / "_metadata_2.parquet")
+    query = job().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop()
+    assert head_of(tmp_path / "root").totals["events"] == 210
+    position = head_of(tmp_path / "root").spark
+    assert position is not None
+    assert [file.rpartition("/")[2] for file in position.files["0"]] == ["_metadata_2.parquet 1000000099000"]
+
+
+def test_columns_are_read_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Names in another case at any depth, and types that are not those which Spark writes."""
+    struct = pa.struct([("X", pa.int64()), ("Y", pa.list_(pa.struct([("Z", pa.string()), ("no", pa.int64())])))])
+    values = [{"X": 1, "Y": [{"Z": "q", "no": 0}, None]}, None]
+    file = {
+        "S": (values, struct, "s struct<y:array<struct<z:string,w:int>>,x:bigint>"),
+        "M": ([[("a", {"X": 1, "Y": None})], None], pa.map_(pa.string(), struct), "m map<string,struct<x:bigint>>"),
+        "L": ([[1, None], []], pa.large_list(pa.int64()), "l array<bigint>"),
+        "N": ([TABLES[0]["t"][0].as_py().replace(tzinfo=None), None], pa.timestamp("ms"), "n timestamp"),
+        "B": ([b"b", None], pa.binary(), "b string"),
+        "U": ([2**32 - 1, None], pa.uint32(), "u bigint"),
+        "D": ([Decimal("1.25"), None], pa.decimal128(8, 2), "d decimal(8,2)"),
+    }
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({name: pa.array(v, kind) for name, (v, kind, _) in file.items()}), tmp_path / "in/a")
+    ddl = ", ".join(column for _, _, column in file.values()) + ", missing string"
+    frame = spark.read.schema(ddl).parquet(str(tmp_path / "in"))
+    expected = arrow_of(frame)
+    ((_, rows),) = ts.ParquetFolder(tmp_path / "in", schema=expected.schema).seek(None)
+    assert isinstance(rows, pa.Table)
+    assert rows.to_pylist() == expected.to_pylist()
+    assert rows.num_rows == 2
 
 
 def test_streams_have_their_sources_in_the_order_of_the_job(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tidestate.operators.spark.scan.files import FileRange, divide
 from tidestate.recovery.log.input_files import path_of
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
-from tidestate.recovery.spark.spark_log import local_file
+from tidestate.recovery.spark.spark_log import is_data_file, local_file
 
 log = logging.getLogger("tidestate")
 
@@ -99,7 +99,9 @@ def _located(scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[tuple
             if any("=" in part for part in file.parts[:-1]):
                 return "the files lie in folders with = in the name, which may be partitions"
             try:
-                found.append((number, str(file), os.stat(file).st_size))
+                size = os.stat(file).st_size
+                if size > 0 and is_data_file(file.name):
+                    found.append((number, str(file), size))
             except OSError as error:
                 return f"{type(error).__name__}: {file.name}"
-    return found
+    return found or "no file of the batch has rows"

@@ -9,7 +9,6 @@ What a footer may have is listed; anything else needs the JVM. Spark's own reade
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
 from tidestate.operators.spark.scan.decide import FileColumn
+from tidestate.recovery.spark.parquet_types import is_written_as
 from tidestate.statestore.spec.tables import TIME
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
@@ -31,23 +31,6 @@ CALENDAR = {"date": -25202, "timestamp": -25202 * 86_400_000_000}
 """1901-01-01: up to 1900, Spark may read a value in the Julian calendar, or in the time zone's local mean time."""
 WRITER, LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
 
-_INT = "Int(bitWidth={}, isSigned=true)"
-_MICROS = "Timestamp(isAdjustedToUTC={}, timeUnit=microseconds"
-_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "boolean": ("BOOLEAN", ("None",)),
-    "tinyint": ("INT32", (_INT.format(8),)),
-    "smallint": ("INT32", (_INT.format(16),)),
-    "int": ("INT32", ("None", _INT.format(32))),
-    "bigint": ("INT64", ("None", _INT.format(64))),
-    "float": ("FLOAT", ("None",)),
-    "double": ("DOUBLE", ("None",)),
-    "string": ("BYTE_ARRAY", ("String",)),
-    "binary": ("BYTE_ARRAY", ("None",)),
-    "date": ("INT32", ("Date",)),
-    "timestamp": ("INT64", (_MICROS.format("true"),)),
-    "timestamp_ntz": ("INT64", (_MICROS.format("false"),)),
-}
-"""By Spark's type: the physical type, and how the logical one begins."""
 _ARROW = PLAIN_TYPES | {"timestamp": TIME}
 
 
@@ -128,22 +111,9 @@ def _place(paths: Sequence[str], column: FileColumn) -> int | None:
 def _check_type(leaf: pq.ColumnSchema, column: FileColumn, path: str) -> None:
     if leaf.max_repetition_level or leaf.max_definition_level > 1:
         raise NeedsJvmError(f"the column {path} is nested")
-    logical = str(leaf.logical_type)
-    decimal = decimal_of(column.type)
-    if decimal is not None:
-        precision, scale = decimal
-        physical: Sequence[str] = ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY")
-        fits = re.fullmatch(rf"Decimal\(precision={precision}, scale={scale}\)", logical) is not None
-    else:
-        (only, beginnings) = _TYPES[column.type]
-        physical, fits = (only,), any(logical == one or _goes_on(logical, one) for one in beginnings)
-    if leaf.physical_type not in physical or not fits:
-        raise NeedsJvmError(f"the column {path} is {leaf.physical_type} {logical}, not {column.type}")
-
-
-def _goes_on(logical: str, beginning: str) -> bool:
-    """Whether a timestamp begins like this; the rest says where Arrow has it from."""
-    return beginning.startswith("Timestamp") and logical.startswith(f"{beginning},")
+    physical, logical = str(leaf.physical_type), str(leaf.logical_type)
+    if not is_written_as(physical, logical, column.type):
+        raise NeedsJvmError(f"the column {path} is {physical} {logical}, not {column.type}")
 
 
 def _check_chunks(chunks: Mapping[FileColumn, pq.ColumnChunkMetaData], most: int) -> None:

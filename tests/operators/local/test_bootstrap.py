@@ -208,6 +208,12 @@ def test_columns_in_sparks_words() -> None:
             schema_of(wrong)
 
 
+def test_a_time_without_room_in_microseconds_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"t": pa.array([2**60], pa.timestamp("ms", "UTC"))}), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match="bootstrap-input"):
+        list(HistoryFiles.find([str(tmp_path)]).batches(["t"]))
+
+
 def test_files_of_any_format_lead_to_the_same_state(tmp_path: Path) -> None:
     tables = sample(2, 80)
     write(tmp_path / "parquet", *tables)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
 from tidestate.recovery.spark.spark_log import SparkLog, file_url
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.tables import TIME
 
 TABLES = sample(6, 20)
 
@@ -77,20 +80,23 @@ def test_the_files_are_those_that_spark_lists(tmp_path: Path) -> None:
     os.utime(same_time, (1_000_000_001, 1_000_000_001))
     for hidden in ("_a", ".b", "c._COPYING_"):
         (tmp_path / hidden).write_text("no Parquet")
-    (tmp_path / "_metadata").write_text("a summary, without rows")
+    # Spark lists all of these, and reads the rows of the last alone.
+    for number, name in enumerate(("_metadata", "_metadata_2.parquet", "_common_metadata", "_metadata=1")):
+        pq.write_table(TABLES[4].slice(0, 1), tmp_path / name)
+        os.utime(tmp_path / name, (1_000_000_005 + number,) * 2)
     (tmp_path / "empty").touch()
     (tmp_path / "below").mkdir()
     write(tmp_path / "below", 0, TABLES[4])
-    for name in ("_metadata", "empty"):
-        os.utime(tmp_path / name, (1_000_000_009, 1_000_000_009))
+    os.utime(tmp_path / "empty", (1_000_000_009, 1_000_000_009))
     pairs = list(ts.ParquetFolder(tmp_path).seek(None))
     ((offsets, rows),) = pairs
-    times = {"c": 0, "0.parquet": 1, "a": 1, "b": 2, "_metadata": 9, "empty": 9}
+    times = {"c": 0, "0.parquet": 1, "a": 1, "b": 2, "_metadata": 5}
+    times |= {"_metadata_2.parquet": 6, "_common_metadata": 7, "_metadata=1": 8, "empty": 9}
     assert offsets.ends == ('{"logOffset":0}',)
     assert list(offsets.files[0]) == [
         f"{file_url(tmp_path / name)} {1_000_000_000 + time}000" for name, time in times.items()
     ]
-    assert rows["id"].to_pylist() == [*range(20), *range(60, 80), *range(20, 40), *range(40, 60)]
+    assert rows["id"].to_pylist() == [*range(20), *range(60, 80), *range(20, 40), *range(40, 60), 80]
 
 
 def test_batches_have_so_many_files_of_each_folder(tmp_path: Path) -> None:
@@ -127,6 +133,217 @@ def test_columns_are_those_that_spark_would_read(tmp_path: Path) -> None:
         _ = ts.ParquetFolder(tmp_path / "nothing").schema
     assert ts.ParquetFolder(tmp_path / "nothing", schema=SCHEMA).schema == schema_of(SCHEMA)
     assert list(ts.ParquetFolder(tmp_path / "nothing", schema=SCHEMA).seek(None)) == []
+
+
+def read_back(folder: Path, columns: dict[str, Any], schema: Any, **settings: Any) -> list[dict[str, Any]]:
+    """The rows of a file with these columns under another schema."""
+    pq.write_table(pa.table(columns), folder / "a.parquet", **settings)
+    ((_, rows),) = ts.ParquetFolder(folder, schema=schema).seek(None)
+    assert isinstance(rows, pa.Table)
+    assert rows.schema == (schema if isinstance(schema, pa.Schema) else schema_of(schema))
+    rows.validate(full=True)
+    return rows.to_pylist()
+
+
+STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "values"),
+    [
+        (pa.array([{"Y": "q", "X": 1, "z": 0}, None]), STRUCT, [{"x": 1, "y": "q"}, None]),
+        (pa.array([{"X": 1}, {"X": None}]), STRUCT, [{"x": 1, "y": None}, {"x": None, "y": None}]),
+        (pa.array([[{"X": 1}, None], None, []]), pa.list_(STRUCT), [[{"x": 1, "y": None}, None], None, []]),
+        (
+            pa.array([[("a", {"X": 1}), ("b", None)], None], pa.map_(pa.string(), pa.struct([("X", pa.int32())]))),
+            pa.map_(pa.string(), STRUCT),
+            [[("a", {"x": 1, "y": None}), ("b", None)], None],
+        ),
+        (pa.array([[[1], None], None]), pa.large_list(pa.list_(pa.int64())), [[[1], None], None]),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), pa.list_(pa.int64()), [[1, 2], None]),
+        (pa.array([[1, 2], None], pa.large_list(pa.int64())), pa.list_(pa.int64()), [[1, 2], None]),
+        (
+            pa.array([{"A": [{"B": {"C": 1}}]}]),
+            pa.struct([("a", pa.list_(pa.struct([("b", pa.struct([("c", pa.int64()), ("d", pa.date32())]))])))]),
+            [{"a": [{"b": {"c": 1, "d": None}}]}],
+        ),
+        (pa.array([{"T": at(1)}], pa.struct([("T", pa.timestamp("ms", "UTC"))])), pa.struct([("t", TIME)]), None),
+    ],
+)
+def test_names_are_matched_in_any_case_at_any_depth(tmp_path: Path, written: Any, kind: Any, values: Any) -> None:
+    schema = pa.schema([("t", TIME), ("v", kind)])
+    times = pa.array([at(1)] * len(written), TIME)
+    got = read_back(tmp_path, {"V": written, "T": times}, schema)
+    assert got == [{"t": at(1), "v": one} for one in values or [{"t": at(1)}]]
+
+
+def test_numbers_without_a_sign_have_the_types_that_spark_gives_them(tmp_path: Path) -> None:
+    kinds = {
+        f"u{bits}": kind for bits, kind in ((8, pa.uint8()), (16, pa.uint16()), (32, pa.uint32()), (64, pa.uint64()))
+    }
+    pq.write_table(pa.table({name: pa.array([3], kind) for name, kind in kinds.items()}), tmp_path / "a.parquet")
+    ((_, rows),) = ts.ParquetFolder(tmp_path).seek(None)
+    assert isinstance(rows, pa.Table)
+    assert rows.schema == schema_of("u8 smallint, u16 int, u32 bigint, u64 decimal(20,0)")
+    assert rows.to_pylist() == [dict.fromkeys(kinds, 3)]
+
+
+def test_a_file_without_any_of_the_columns_has_rows_of_nulls(tmp_path: Path) -> None:
+    assert read_back(tmp_path, {"z": [1, 2]}, "a string") == [{"a": None}] * 2
+
+
+def test_a_dot_in_a_name_takes_no_other_column_along(tmp_path: Path) -> None:
+    columns = {"a.b": ["no"], "a": ["yes"]}
+    assert read_back(tmp_path, columns, "a string") == [{"a": "yes"}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"v": [1], "V": [2]}, pa.int64()),
+        ({"V": pa.array([{"x": 1, "X": 2}])}, STRUCT),
+        ({"v": pa.array([[{"x": 1, "X": 2}]])}, pa.list_(STRUCT)),
+    ],
+)
+def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path, columns: Any, kind: Any) -> None:
+    with pytest.raises(UsageError, match="one name but for its case") as refused:
+        read_back(tmp_path, columns, pa.schema([("v", kind)]))
+    assert refused.value.code == "parquet-folder"
+    assert refused.value.context["file"] == str(tmp_path / "a.parquet")
+    assert sorted(name[-1].lower() for name in refused.value.context["columns"]) in (["v"] * 2, ["x"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "value"),
+    [
+        (pa.array([-5], pa.int32()), "bigint", -5),
+        (pa.array([-5], pa.int16()), "int", -5),
+        (pa.array([-5], pa.int8()), "smallint", -5),
+        (pa.array([0.1], pa.float32()), "double", 0.10000000149011612),
+        (pa.array([2**32 - 1], pa.uint32()), "bigint", 2**32 - 1),
+        (pa.array([60_000], pa.uint16()), "int", 60_000),
+        (pa.array([200], pa.uint8()), "smallint", 200),
+        (pa.array([2**64 - 1], pa.uint64()), "decimal(20,0)", Decimal(2**64 - 1)),
+        (pa.array([at(1).replace(tzinfo=None)]), "timestamp", at(1)),
+        (pa.array([at(1)], pa.timestamp("ms", "Europe/Berlin")), "timestamp", at(1)),
+        (pa.array(["x"]).dictionary_encode(), "string", "x"),
+        (pa.array(["x"], pa.large_string()), "string", "x"),
+        (pa.array([b"x"]), "string", "x"),
+        (pa.array([b"xy"], pa.binary(2)), "binary", b"xy"),
+        (pa.array([Decimal("1.25")], pa.decimal128(8, 2)), "decimal(8,2)", Decimal("1.25")),
+        (pa.array([None], pa.null()), "bigint", None),
+    ],
+)
+def test_types_that_spark_reads_without_a_loss(tmp_path: Path, written: Any, kind: str, value: Any) -> None:
+    assert read_back(tmp_path, {"v": written}, f"v {kind}") == [{"v": value}]
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        (pa.array([1]), "timestamp"),
+        (pa.array(["1"]), "bigint"),
+        (pa.array([1], pa.int32()), "string"),
+        (pa.array([1.0]), "bigint"),
+        (pa.array([1]), "int"),
+        (pa.array([300], pa.int32()), "tinyint"),
+        (pa.array([300], pa.int32()), "smallint"),
+        (pa.array([at(1).date()]), "timestamp"),
+        (pa.array([at(1)], TIME), "date"),
+        (pa.array([at(1)], TIME), "timestamp_ntz"),
+        (pa.array([at(1)], TIME), "bigint"),
+        (pa.array([True]), "int"),
+        (pa.array([1], pa.int32()), "boolean"),
+        (pa.array([at(1)], pa.timestamp("ns", "UTC")), "timestamp"),
+        (pa.array([Decimal("1.25")], pa.decimal128(12, 4)), "decimal(10,2)"),
+        (pa.array([Decimal("1.25")], pa.decimal128(8, 2)), "decimal(10,2)"),
+        (pa.array([7], pa.int32()), "decimal(10,2)"),
+        (pa.array([7], pa.uint64()), "bigint"),
+        (pa.array([None], pa.null()), "string"),
+        (pa.array([{"x": 1}]), "bigint"),
+        (pa.array([1]), pa.list_(pa.int64())),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), pa.list_(pa.int64())),
+        (pa.array([{"x": 1}]), pa.struct([("x", pa.string())])),
+        (pa.array([[{"x": [1.5]}]]), pa.list_(pa.struct([("x", pa.list_(pa.int64()))]))),
+        (pa.array([{"z": 1}]), STRUCT),
+    ],
+)
+def test_a_column_of_another_type_is_refused(tmp_path: Path, written: Any, kind: Any) -> None:
+    schema = f"v {kind}" if isinstance(kind, str) else pa.schema([("v", kind)])
+    with pytest.raises(UsageError, match="another type than the stream") as refused:
+        read_back(tmp_path, {"v": written}, schema)
+    context = refused.value.context
+    assert refused.value.code == "parquet-folder"
+    assert context["file"] == str(tmp_path / "a.parquet")
+    assert str(context["column"]).startswith("v")
+    assert context["expected"] != context["found"]
+
+
+def test_a_file_of_other_columns_ends_the_run_before_its_batch(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number, TABLES[number])
+    write(tmp_path / "in", 1, TABLES[1].rename_columns(["T", "K", "V", "ID"]))
+    write(tmp_path / "in", 3, pa.table({"t": ["2024-01-01 00:00:01"], "k": ["a"]}))
+    with pytest.raises(UsageError, match=r"0003\.parquet.*column=t .*timestamp.*String"):
+        take(tmp_path / "in", tmp_path / "root")
+    assert head_of(tmp_path / "root").totals["events"] == 60
+    (tmp_path / "in/0003.parquet").unlink()
+    for number in range(3, 6):
+        write(tmp_path / "in", number, TABLES[number])
+    take(tmp_path / "in", tmp_path / "root", drain=True)
+    check_exact(tmp_path / "root", tmp_path / "alone")
+
+
+def test_times_of_96_bits_beyond_the_range_of_nanoseconds(tmp_path: Path) -> None:
+    far = datetime(2900, 1, 1, tzinfo=UTC)
+    column = {"t": pa.array([far], TIME), "s": pa.array([{"t": far}], pa.struct([("t", TIME)]))}
+    pq.write_table(pa.table(column), tmp_path / "a.parquet")
+    files = ts.ParquetFolder(tmp_path)
+    assert files.schema == pa.schema([("t", TIME), ("s", pa.struct([("t", TIME)]))])
+    near = {"t": pa.array([at(1)], TIME), "s": pa.array([{"t": at(1)}], pa.struct([("t", TIME)]))}
+    pq.write_table(pa.table(near), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    again = ts.ParquetFolder(tmp_path)
+    assert again.schema == files.schema
+    ((_, rows),) = again.seek(None)
+    assert isinstance(rows, pa.Table)
+    assert rows.to_pylist() == [{"t": at(1), "s": {"t": at(1)}}]
+
+
+def test_a_file_that_goes_while_the_run_goes_on(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path, number, TABLES[number])
+    batches = ts.ParquetFolder(tmp_path, schema=SCHEMA, files_per_batch=1).seek(None)
+    next(iter(batches))
+    (tmp_path / "0001.parquet").unlink()
+    with pytest.raises(UsageError, match="was removed after the run had listed it") as gone:
+        next(iter(batches))
+    assert gone.value.context["file"] == str(tmp_path / "0001.parquet")
+
+
+def test_a_value_without_room_in_its_type(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a value of a column does not fit") as refused:
+        read_back(tmp_path, {"v": pa.array([2**60], pa.timestamp("ms", "UTC"))}, "v timestamp")
+    assert refused.value.context["column"] == "v"
+    with pytest.raises(UsageError, match="a value of a column does not fit"):
+        read_back(tmp_path, {"v": pa.array([b"\xff"])}, "v string")
+
+
+def test_a_text_of_columns_that_it_cannot_have(tmp_path: Path) -> None:
+    for text in ("t timestamp, v array<bigint>", "v struct<x:bigint>", "t timstamp"):
+        with pytest.raises(UsageError, match=r"as a pyarrow\.Schema") as refused:
+            ts.ParquetFolder(tmp_path, schema=text)
+        assert refused.value.code == "parquet-folder-schema"
+        assert refused.value.context["found"]
+
+
+def test_a_colon_in_a_name_is_refused_as_spark_cannot_read_it(tmp_path: Path) -> None:
+    write(tmp_path, 0, TABLES[0])
+    (tmp_path / ".a:b").write_text("hidden")
+    (tmp_path / "a:b").touch()
+    assert len(list(ts.ParquetFolder(tmp_path, schema=SCHEMA).seek(None))) == 1
+    (tmp_path / "0000.parquet").rename(tmp_path / "10:00.parquet")
+    with pytest.raises(UsageError, match="a colon in its name"):
+        list(ts.ParquetFolder(tmp_path, schema=SCHEMA).seek(None))
 
 
 def test_old_files_are_left_out_as_by_spark(tmp_path: Path) -> None:
@@ -270,6 +487,19 @@ class Counted(ts.SparkInput):
             yield self.wrong if self.wrong is not None else offsets, TABLES[number]
 
 
+class OneBatch(ts.SparkInput):
+    """One batch with given offsets, wherever the run begins."""
+
+    schema = TABLES[0].schema
+    sources = 1
+
+    def __init__(self, offsets: ts.SparkOffsets, rows: pa.Table = TABLES[0]) -> None:
+        self.offsets, self.rows = offsets, rows
+
+    def seek(self, position: ts.SparkOffsets | None) -> Any:
+        return [(self.offsets, self.rows)]
+
+
 def test_input_of_ones_own_has_the_offsets_of_its_source(tmp_path: Path) -> None:
     job().standalone(checkpoint=tmp_path / "root", partitions=2).run(Counted(3))
     second = Counted(6)
@@ -296,6 +526,66 @@ def test_offsets_that_spark_could_not_go_on_from_are_refused(tmp_path: Path, wro
     with pytest.raises(UsageError, match="position"):
         job().standalone(checkpoint=root).run(Counted(2, wrong))
     assert head_of(root).spark == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"a":{"0":5}}', '{"a":{"0":3}}'),
+        ('{"a":{"0":5,"1":5}}', '{"a":{"0":6,"1":4}}'),
+        ('{"a":{"0":5,"1":5}}', '{"a":{"0":6}}'),
+        ('{"a":{"0":5}}', '{"b":{"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":5}}'),
+        ('{"a":{"0":5}}', '{"a": {"0": 5}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":"6"}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":7,"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":\n{"0":6}}'),
+        ('{"a":{"0":5}}', '{"a":{"0":6},"b\x85":{}}'),
+        ("[4,5]", "[5]"),
+        ("[4,5]", "[4,3]"),
+        ("5", "NaN"),
+        ("5", "4.5"),
+        ("5", "true"),
+        ("1.5", "1.25"),
+        ('{"a":{"0":5}}', "7"),
+        ("-", "Infinity"),
+        ("-", '{"a":NaN}'),
+        ("-", '"\ud800"'),
+    ],
+)
+def test_offsets_that_go_back_or_are_no_json_are_refused(tmp_path: Path, before: str, after: str) -> None:
+    root = tmp_path / "root"
+    if before != "-":
+        job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets((before,))))
+    with pytest.raises(UsageError, match="position"):
+        job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets((after,))))
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert (head.manifest.spark.end if head.manifest.spark else ("-",)) == (before,)
+    assert head.manifest.totals.get("events", 0) == (0 if before == "-" else 20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"a":{"0":5}}', '{"a":{"0":5,"1":0},"b":{}}'),
+        ('{"a":null,"at":"x"}', '{"a":{"0":5},"at":"w"}'),
+        ("[4,[5]]", "[4,[5],0]"),
+        ('{"on":true,"n":5}', '{"on":false,"n":5.5}'),
+    ],
+)
+def test_offsets_that_go_on_are_taken(tmp_path: Path, before: str, after: str) -> None:
+    for end in (before, after):
+        job().standalone(checkpoint=tmp_path / "root").run(OneBatch(ts.SparkOffsets((end,))))
+    assert job().standalone(checkpoint=tmp_path / "root").position() == [after]
+    assert head_of(tmp_path / "root").totals["events"] == 40
+
+
+def test_offsets_stay_where_they_are_without_rows(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets(("5",))))
+    job().standalone(checkpoint=root).run(OneBatch(ts.SparkOffsets(("5",)), TABLES[0].slice(0, 0)))
+    assert job().standalone(checkpoint=root).position() == ["5"]
 
 
 def test_another_number_of_sources_is_refused(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ class ParquetFile:
         memory_map: bool = False,
         buffer_size: int = 0,
         pre_buffer: bool = True,
+        coerce_int96_timestamp_unit: str | None = None,
         page_checksum_verification: bool = False,
     ) -> None: ...
     @property
