@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.children.fuse_mount import Passed, mount, serve
 
-LIBRARIES = ("libnfs.so.13", "libnfs.so.14")
+LIBNFS_NAMES = ("libnfs.so.13", "libnfs.so.14")
 """Of libnfs 4 and 5, whose functions take the same arguments."""
 WRITE_BYTES = 3072
 """In a request: libnfs 4 finds no room for a page, and says "not permitted"."""
@@ -63,7 +63,7 @@ _Entry._fields_ = (("next", ctypes.POINTER(_Entry)), ("name", ctypes.c_char_p))
 
 def libnfs() -> ctypes.CDLL | None:
     """The library; None where it is not installed."""
-    for name in LIBRARIES:
+    for name in LIBNFS_NAMES:
         try:
             return ctypes.CDLL(name)
         except OSError:

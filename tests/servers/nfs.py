@@ -122,7 +122,7 @@ class NfsLine:
         _hang_up(client, server)
 
     def close(self) -> None:
-        """Take no further connections."""
+        """Take no further connections; those that are open stay."""
         self._listener.close()
 
 
