@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 doctor_command = typer.Typer(add_completion=False)
 EXIT_UNFIT = 1
+SETTINGS_TITLE = "settings of Spark, for its own checkpoint there:"
 CLASSIC = "classic"
 """The value of ``--spark`` without one."""
 
@@ -85,6 +86,7 @@ def try_storage(
 def _print(trial: RootTrial) -> None:
     about = key_value_table()
     facts = {"root": trial.root, "storage": trial.storage, "created by": trial.create, "spark reads": trial.spark_url}
+    facts["spark needs"] = trial.spark_needs
     for name, value in facts.items():
         about.add_row(name, Text(value))
     table = data_table(("check", "fit", "found"))
@@ -92,7 +94,10 @@ def _print(trial: RootTrial) -> None:
         holds = {None: "-", True: "yes", False: "no"}[check.holds]
         table.add_row(check.name, holds, Text(check.found))
     advice = [Text(f"{check.name}: {check.advice}") for check in trial.checks if check.advice]
-    print_out(about, Text(""), table, Text(""), *advice, Text(trial.summary))
+    settings = [Text(f"  {setting}") for setting in trial.spark_settings]
+    if settings:
+        settings = [Text(SETTINGS_TITLE), *settings, Text("")]
+    print_out(about, Text(""), table, Text(""), *settings, *advice, Text(trial.summary))
 
 
 def _here(root: str, progress: Any, remote: str) -> RootTrial:
@@ -106,7 +111,7 @@ def _here(root: str, progress: Any, remote: str) -> RootTrial:
         if not remote:
             raise
         missing = TrialCheck("this client", None, f"does not reach it, so all else is by tasks: {error}")
-        return RootTrial(root, "-", "-", "-", (missing,))
+        return RootTrial(root, "-", "-", "-", "-", (), (missing,))
 
 
 def _with_spark(trial: RootTrial, remote: str, progress: Any) -> RootTrial:

@@ -12,22 +12,26 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.prefetch import ProgressCallback
 from tidestate.recovery.log.summary import size_text
 from tidestate.statestore.errors import ConflictError, TidestateError, UsageError
+from tidestate.statestore.storage.dialects.table import dialect_of
 from tidestate.statestore.storage.local import is_local
 from tidestate.statestore.storage.local_probe import check_type, mount_of
 from tidestate.statestore.storage.mounts import NETWORK, name_of
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.storage.racer import race_for, racer_content
+from tidestate.statestore.storage.options import carried, given_options, root_with_options
+from tidestate.statestore.storage.racer import race_for, racer_content, sent_root
 
 RACING_PROCESSES = 3
 RACED_NAMES = 8
@@ -65,6 +69,10 @@ class RootTrial:
     """How a name is created once, as `Objects.atomic_create`."""
     spark_url: str
     """How Spark reads the root."""
+    spark_needs: str
+    """The connector of Hadoop by which Spark keeps its own checkpoint there."""
+    spark_settings: tuple[str, ...]
+    """Settings of Spark for that, ``NAME=VALUE`` each; capitals are for the reader to fill in."""
     checks: tuple[TrialCheck, ...]
 
     @property
@@ -83,13 +91,20 @@ class RootTrial:
         return {**asdict(self), "fit": self.fit}
 
 
-def try_root(root: str, on_progress: ProgressCallback | None = None) -> RootTrial:
+def try_root(
+    root: str,
+    on_progress: ProgressCallback | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> RootTrial:
     """Try the storage of a root, which need not exist. Takes seconds; costs some 200 requests and 17 MB.
+    ``storage_options`` are fsspec's, as those of a job; the processes of the race get them too.
 
     Raises `UsageError` for what is no root, and `UnavailableError` where storage cannot be asked at all. What it
     refuses later, or does wrong, is a check that does not hold.
     """
-    objects = Objects(root)
+    url = root_with_options(root, storage_options)
+    objects = Objects(url)
     checks: list[TrialCheck] = []
     with _trial_folder(objects) as folder:
         for name, step in _STEPS.items():
@@ -103,7 +118,41 @@ def try_root(root: str, on_progress: ProgressCallback | None = None) -> RootTria
                 on_progress("checks", len(checks), len(_STEPS))
             if checks[0].holds is False:  # nothing else makes up for it
                 break
-    return RootTrial(objects.root, _storage(objects), objects.atomic_create, objects.url(""), tuple(checks))
+    return RootTrial(
+        objects.root,
+        _storage(objects),
+        objects.atomic_create,
+        objects.url(""),
+        _needs(objects),
+        _settings(objects),
+        tuple(checks),
+    )
+
+
+def _needs(objects: Objects) -> str:
+    return "nothing more" if is_local(objects.root) else dialect_of(objects.root).connector
+
+
+def _settings(objects: Objects) -> tuple[str, ...]:
+    if is_local(objects.root):
+        return ()
+    dialect = dialect_of(objects.root)
+    server = dialect.server(objects.root, given_options(objects.root))
+    facts = {
+        "hadoop": _hadoop_version(),
+        "account": objects.url("").partition("@")[2].partition("/")[0],
+        "server": server,
+    }
+    settings = dialect.spark_settings + (dialect.spark_server_settings if server else ())
+    return tuple(setting.format(**facts) for setting in settings)
+
+
+def _hadoop_version() -> str:
+    """That of the Spark which is installed here, by its jars; a word to fill in where there is none."""
+    spark = find_spec("pyspark")
+    folders = spark.submodule_search_locations if spark is not None else None
+    jars = [jar for folder in folders or () for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")]
+    return jars[0].stem.rpartition("-")[2] if jars else "HADOOP_VERSION"
 
 
 def _storage(objects: Objects) -> str:
@@ -181,7 +230,7 @@ def _here(objects: Objects, place: str) -> _Outcomes:
 
 
 def _in_processes(objects: Objects, place: str) -> _Outcomes:
-    command = [sys.executable, "-m", "tidestate.statestore.storage.racer", objects.root]
+    command = [sys.executable, "-m", "tidestate.statestore.storage.racer"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     racers: dict[str, subprocess.Popen[str]] = {}
     try:
@@ -195,6 +244,8 @@ def _in_processes(objects: Objects, place: str) -> _Outcomes:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
+        for process in racers.values():
+            _tell(process, sent_root(carried(objects.root)))
         ready = [process.stdout is not None and process.stdout.readline() for process in racers.values()]
         told = f"{place}\n" if all(ready) else "\n"
         outputs = {me: process.communicate(told) for me, process in racers.items()}
@@ -208,6 +259,13 @@ def _in_processes(objects: Objects, place: str) -> _Outcomes:
         for me, (output, errors) in outputs.items()
         for thread, names in enumerate(_printed(output, errors))
     }
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    """Past the buffer of the pipe, which would fail again where the process has died: what it printed says why."""
+    with suppress(BrokenPipeError):
+        if process.stdin is not None:
+            os.write(process.stdin.fileno(), line.encode())
 
 
 def _printed(output: str, errors: str) -> list[dict[str, str]]:

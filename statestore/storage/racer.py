@@ -1,12 +1,15 @@
-"""A process that races for names below a root: ``python -m tidestate.statestore.storage.racer ROOT ME COUNT``.
+"""A process that races for names below a root: ``python -m tidestate.statestore.storage.racer ME COUNT``.
 
-It says ``ready`` and waits for a line; then its threads create the names ``0`` to ``COUNT - 1`` in the folder that
-the line names, and it prints what each came to, as JSON.
+The first line that it reads is the root, see `sent_root`: credentials do not belong among arguments, which every user
+of a host can read. It says ``ready`` and waits for a second line; then its threads create the names ``0`` to
+``COUNT - 1`` in the folder that the line names, and it prints what each came to, as JSON.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,10 +46,15 @@ def racer_content(me: str, thread: int) -> bytes:
     return f"racer {me}, thread {thread}\n".encode() * 40
 
 
+def sent_root(root: str) -> str:
+    """A root as a line for a racer, with the options that it carries."""
+    return f"{base64.b64encode(pickle.dumps(root)).decode()}\n"
+
+
 def run_racer() -> None:
     """Race once, when told to."""
-    root, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    objects = Objects(root)
+    me, count = sys.argv[1], int(sys.argv[2])
+    objects = Objects(pickle.loads(base64.b64decode(sys.stdin.readline())))
     objects.exists("warm")  # connections are made before the race
     print("ready", flush=True)
     folder = sys.stdin.readline().strip()

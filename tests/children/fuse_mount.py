@@ -16,6 +16,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MAX_WRITE = 128 << 10
 HEADER = struct.Struct("<IIQQIIII")
@@ -26,9 +27,10 @@ NO_REPLY = (2, 42)
 
 
 class Passed:
-    """Each request of the kernel, passed on to a folder."""
+    """Each request of the kernel, passed on to a folder. ``files`` has the functions of ``os`` that reach it."""
 
-    def __init__(self, folder: Path, links: str) -> None:
+    def __init__(self, folder: Path, links: str, files: Any = os) -> None:
+        self._files = files
         self._paths = {ROOT_ID: folder}
         self._links = links
         self._opened: dict[int, int] = {}
@@ -37,8 +39,8 @@ class Passed:
             3: lambda node, body: self._attributes(node),
             4: self._set,
             9: self._make_folder,
-            10: lambda node, body: _nothing(os.unlink(self._below(node, body))),
-            11: lambda node, body: _nothing(os.rmdir(self._below(node, body))),
+            10: lambda node, body: _nothing(files.unlink(self._below(node, body))),
+            11: lambda node, body: _nothing(files.rmdir(self._below(node, body))),
             12: lambda node, body: self._rename(node, body, 8),
             13: self._link,
             14: self._open,
@@ -47,8 +49,8 @@ class Passed:
             17: lambda node, body: struct.pack(
                 "<5Q4I24x", 1 << 20, 1 << 19, 1 << 19, 1 << 20, 1 << 19, 4096, 255, 4096, 0
             ),
-            18: lambda node, body: _nothing(os.close(struct.unpack_from("<Q", body)[0])),
-            20: lambda node, body: b"",
+            18: lambda node, body: _nothing(files.close(struct.unpack_from("<Q", body)[0])),
+            20: lambda node, body: _nothing(files.fsync(struct.unpack_from("<Q", body)[0])),
             25: lambda node, body: b"",
             26: lambda node, body: struct.pack("<IIIIHHIIHHI28x", 7, 31, MAX_WRITE, 0, 12, 9, MAX_WRITE, 1, 0, 0, 0),
             27: lambda node, body: struct.pack("<QII", 0, 0, 0),
@@ -64,30 +66,30 @@ class Passed:
         return self._paths[node] / os.fsdecode(body.split(b"\0")[0])
 
     def _entry(self, path: Path) -> bytes:
-        status = os.lstat(path)
+        status = self._files.lstat(path)
         self._paths[status.st_ino] = path
         return struct.pack("<QQQQII", status.st_ino, 0, 0, 0, 0, 0) + _attributes_of(status)
 
     def _attributes(self, node: int) -> bytes:
-        return struct.pack("<QII", 0, 0, 0) + _attributes_of(os.lstat(self._paths[node]))
+        return struct.pack("<QII", 0, 0, 0) + _attributes_of(self._files.lstat(self._paths[node]))
 
     def _set(self, node: int, body: bytes) -> bytes:
         valid, _, _, size = struct.unpack_from("<IIQQ", body)
         if valid & 8:
-            os.truncate(self._paths[node], size)
+            self._files.truncate(self._paths[node], size)
         return self._attributes(node)
 
     def _make_folder(self, node: int, body: bytes) -> bytes:
         path = self._below(node, body[8:])
-        path.mkdir()
+        self._files.mkdir(path)
         return self._entry(path)
 
     def _rename(self, node: int, body: bytes, start: int) -> bytes:
         (into,) = struct.unpack_from("<Q", body)
         old, new = body[start:].split(b"\0")[:2]
         source, target = self._below(node, old), self._below(into, new)
-        os.rename(source, target)
-        self._paths[os.lstat(target).st_ino] = target
+        self._files.rename(source, target)
+        self._paths[self._files.lstat(target).st_ino] = target
         return b""
 
     def _link(self, node: int, body: bytes) -> bytes:
@@ -95,33 +97,33 @@ class Passed:
             raise OSError(errno.ENOSYS, "no links")
         (old,) = struct.unpack_from("<Q", body)
         target = self._below(node, body[8:])
-        os.link(self._paths[old], target)
+        self._files.link(self._paths[old], target)
         if self._links in _REPLIES and target.parent.name == "manifests":
             raise OSError(_REPLIES[self._links], "the reply of a link that was made")
         return self._entry(target)
 
     def _open(self, node: int, body: bytes) -> bytes:
         (flags,) = struct.unpack_from("<I", body)
-        return struct.pack("<QII", os.open(self._paths[node], flags & ~os.O_NOFOLLOW), 0, 0)
+        return struct.pack("<QII", self._files.open(self._paths[node], flags & ~os.O_NOFOLLOW), 0, 0)
 
     def _create(self, node: int, body: bytes) -> bytes:
         flags, mode = struct.unpack_from("<II", body)
         path = self._below(node, body[16:])
-        handle = os.open(path, flags | os.O_CREAT, mode)
+        handle = self._files.open(path, flags | os.O_CREAT, mode)
         return self._entry(path) + struct.pack("<QII", handle, 0, 0)
 
     def _read(self, node: int, body: bytes) -> bytes:
         handle, offset, size = struct.unpack_from("<QQI", body)
-        return os.pread(handle, size, offset)
+        return self._files.pread(handle, size, offset)
 
     def _write(self, node: int, body: bytes) -> bytes:
         handle, offset, size = struct.unpack_from("<QQI", body)
-        return struct.pack("<II", os.pwrite(handle, body[40 : 40 + size], offset), 0)
+        return struct.pack("<II", self._files.pwrite(handle, body[40 : 40 + size], offset), 0)
 
     def _list(self, node: int, body: bytes) -> bytes:
         _, offset, size = struct.unpack_from("<QQI", body)
         listed = b""
-        for number, name in enumerate(sorted(os.listdir(self._paths[node]))[offset:], offset + 1):
+        for number, name in enumerate(sorted(self._files.listdir(self._paths[node]))[offset:], offset + 1):
             raw = os.fsencode(name)
             entry = struct.pack("<QQII", 1000 + number, number, len(raw), 0) + raw
             entry += b"\0" * (-len(entry) % 8)
@@ -135,7 +137,7 @@ def _nothing(_: None) -> bytes:
     return b""
 
 
-def _attributes_of(status: os.stat_result) -> bytes:
+def _attributes_of(status: Any) -> bytes:
     times = (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
     seconds, parts = [time // 10**9 for time in times], [time % 10**9 for time in times]
     sizes = (status.st_ino, status.st_size, (status.st_size + 511) // 512)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 from tests.helpers.checkout import ROOT
 from tidestate.statestore.errors import ConflictError
@@ -34,10 +35,13 @@ def content(me: int) -> bytes:
     return f"written by {me}\n".encode() * 1000
 
 
-def threads_race(objects: Objects, racers: int, rounds: int, name: str = "m/{}") -> dict[int, int]:
+def threads_race(
+    objects: Objects, racers: int, rounds: int, name: str = "m/{}", hosts: Sequence[Objects] = ()
+) -> dict[int, int]:
     """All racers create the name of each round at once; who won each: one, as its content says, and the others are
-    reported so.
+    reported so. ``hosts`` are other ways to the same root, which take turns.
     """
+    ways = hosts or [objects]
     barrier = threading.Barrier(racers)
     wins: list[tuple[int, int]] = []
     others: list[BaseException] = []
@@ -46,7 +50,7 @@ def threads_race(objects: Objects, racers: int, rounds: int, name: str = "m/{}")
         for number in range(rounds):
             barrier.wait()
             try:
-                objects.create(name.format(number), content(me))
+                ways[me % len(ways)].create(name.format(number), content(me))
                 wins.append((number, me))
             except ConflictError:
                 pass
@@ -65,9 +69,10 @@ def threads_race(objects: Objects, racers: int, rounds: int, name: str = "m/{}")
     return won
 
 
-def processes_race(objects: Objects, racers: int, rounds: int) -> dict[int, int]:
+def processes_race(objects: Objects, racers: int, rounds: int, hosts: Sequence[Objects] = ()) -> dict[int, int]:
     """The same with processes, each for itself from the first name to the last."""
-    children = [child(RACER, objects.root, str(me), str(rounds)) for me in range(racers)]
+    ways = hosts or [objects]
+    children = [child(RACER, ways[me % len(ways)].root, str(me), str(rounds)) for me in range(racers)]
     won: dict[int, int] = {}
     for me, output in enumerate(let_go(children)):
         for line in output.split():

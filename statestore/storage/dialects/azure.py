@@ -212,6 +212,10 @@ AZURE = Dialect(
     package="adlfs",
     extra="azure",
     connector="hadoop-azure",
+    spark_settings=(
+        "spark.jars.packages=org.apache.hadoop:hadoop-azure:{hadoop}",
+        "spark.hadoop.fs.azure.account.key.{account}=KEY",
+    ),
     environment=("AZURE_",),
     lends=True,
     has_folders=False,

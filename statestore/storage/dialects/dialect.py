@@ -149,6 +149,12 @@ class Dialect:
     """Of this distribution, with that module; none if it is fsspec's own, or is not known."""
     connector: str = "its connector for Hadoop"
     """What Spark needs for it, beside what PySpark brings."""
+    spark_settings: tuple[str, ...] = ()
+    """Settings of Spark for its own checkpoint there, ``NAME=VALUE`` each. ``{hadoop}`` is the version of Spark's
+    Hadoop, ``{account}`` the host in ``abfss://container@host/…``; words in capitals are for the reader to fill in.
+    """
+    spark_server_settings: tuple[str, ...] = ()
+    """Further ones where the service has an address of its own, which is ``{server}``."""
     environment: tuple[str, ...] = ()
     """How the names of variables begin that hold endpoint and credentials."""
     lends: bool = False

@@ -137,6 +137,12 @@ GCS = Dialect(
     package="gcsfs",
     extra="gcs",
     connector="gcs-connector",
+    spark_settings=(
+        "spark.jars.packages=com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26",
+        "spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.google.cloud.auth.service.account.json.keyfile=KEY.json",
+    ),
+    spark_server_settings=("spark.hadoop.fs.gs.storage.root.url={server}",),
     environment=("GOOGLE_", "GCSFS_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST"),
     lends=True,
     has_folders=False,

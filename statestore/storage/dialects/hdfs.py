@@ -294,6 +294,7 @@ HDFS = Dialect(
     scheme="hdfs",
     package="hdfs_native",
     extra="hdfs",
+    connector="the address of the name node, or HADOOP_CONF_DIR with it",
     environment=("HADOOP_", "KRB5"),
     # A marker could lead to any server, which would get the name, or the ticket, of who opens the root.
     lends=False,

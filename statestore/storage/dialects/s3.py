@@ -65,6 +65,11 @@ S3 = Dialect(
     package="s3fs",
     extra="s3",
     connector="hadoop-aws",
+    spark_settings=("spark.jars.packages=org.apache.hadoop:hadoop-aws:{hadoop}",),
+    spark_server_settings=(
+        "spark.hadoop.fs.s3a.endpoint={server}",
+        "spark.hadoop.fs.s3a.path.style.access=true",
+    ),
     environment=("AWS_",),
     lends=True,
     has_folders=False,

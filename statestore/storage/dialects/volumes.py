@@ -294,6 +294,7 @@ VOLUMES = Dialect(
     scheme="dbfs",
     package="databricks.sdk",
     extra="databricks",
+    connector="Databricks, whose Spark has dbfs:/",
     environment=("DATABRICKS_",),
     lends=True,
     has_folders=True,

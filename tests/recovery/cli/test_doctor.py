@@ -10,6 +10,8 @@ import pytest
 from tests.helpers.command import json_here, tidestate_here
 from tests.servers.fuse import Mounted
 from tests.servers.fuse import fuse as fuse
+from tests.servers.s3 import s3_endpoint as s3_endpoint
+from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.inspect import root_trial
 
 
@@ -27,6 +29,19 @@ def test_a_folder_in_eighty_columns(tmp_path: Path) -> None:
     names = [line.split()[0] for line in lines if line[12:15] in ("yes", "-  ")]
     assert names == ["create", "race", "list", "ranges", "latency", "throughput", "clock", "hosts"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_spark_needs_is_printed_in_eighty_columns(s3_root: str) -> None:
+    done = tidestate_here("doctor", s3_root, columns=80)
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert (done.returncode, lines[-1]) == (0, "fit for a root")
+    assert max(map(len, lines)) <= 80
+    assert "spark needs  hadoop-aws" in lines
+    title = lines.index("settings of Spark, for its own checkpoint there:")
+    assert lines[title + 1].startswith("  spark.jars.packages=org.apache.hadoop:hadoop-aws:")
+    assert lines[title + 2].startswith("  spark.hadoop.fs.s3a.endpoint=http://")
+    assert lines[title + 4] == ""
 
 
 @pytest.mark.slow

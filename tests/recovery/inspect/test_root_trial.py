@@ -18,6 +18,7 @@ from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.inspect import root_trial
 from tidestate.recovery.inspect.root_trial import RootTrial, TrialCheck, try_root
 from tidestate.statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.racer import racer_content
 
@@ -59,6 +60,54 @@ def test_a_bucket_is_fit_and_left_as_it_was(s3_root: str, monkeypatch: pytest.Mo
     assert (trial.storage, trial.create) == ("s3", "if-none-match")
     assert trial.spark_url.startswith("s3a://")
     assert Objects(s3_root).names("") == []
+
+
+NEEDED = {
+    "s3://b/x": ("hadoop-aws", "hadoop-aws:3.9.9", "fs.s3a.endpoint=http://host:1"),
+    "gs://b/x": ("gcs-connector", "gcs-connector:hadoop3-", "fs.gs.storage.root.url=http://host:1"),
+    "abfs://c@me.dfs.core.windows.net/x": ("hadoop-azure", "hadoop-azure:3.9.9", "key.me.dfs.core.windows.net=KEY"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", NEEDED)
+def test_what_spark_needs(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connector, package, last = NEEDED[root]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://host:1")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://host:1")
+    monkeypatch.setattr(root_trial, "_hadoop_version", lambda: "3.9.9")
+    objects = Objects(root, copies=str(tmp_path / "copies"))
+    assert root_trial._needs(objects) == connector
+    settings = root_trial._settings(objects)
+    assert all(setting.startswith("spark.") and "=" in setting for setting in settings)
+    assert package in settings[0]
+    assert any(setting.endswith(last) for setting in settings)
+    for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name)
+    assert not [setting for setting in root_trial._settings(objects) if "http" in setting]
+
+
+def test_what_spark_needs_where_it_has_the_file_system(tmp_path: Path) -> None:
+    roots = (str(tmp_path), "hdfs://ns/x", "dbfs:///Volumes/main/jobs/flights/x")
+    needs = [root_trial._needs(Objects(root)) for root in roots]
+    assert needs[0] == "nothing more"
+    assert needs[1].startswith("the address of the name node")
+    assert needs[2].startswith("Databricks")
+    assert [root_trial._settings(Objects(root)) for root in roots] == [()] * 3
+    assert root_trial._hadoop_version().count(".") == 2
+
+
+@pytest.mark.slow
+def test_options_reach_the_processes_of_the_race(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
+    monkeypatch.setattr(storage_options, "_given", {})
+    options = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], "key": "testing", "secret": "a-secret-of-nobody"}
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    trial = try_root(s3_root, storage_options=options)
+    assert failed(trial) == []
+    assert f"spark.hadoop.fs.s3a.endpoint={options['endpoint_url']}" in trial.spark_settings
+    assert options["secret"] not in str(trial.plain())
 
 
 def test_a_bucket_that_knows_no_condition_is_not_fit(s3_proxy: Proxy, s3_root: str) -> None:

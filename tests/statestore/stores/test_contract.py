@@ -20,7 +20,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.helpers.durable_store import DurableStore
 from tests.helpers.process import LONG, longer
 from tests.servers.clouds import Cloud, azure_endpoint, cloud, fronts, gcs_endpoint  # noqa: F401  (fixtures)
+from tests.servers.hdfs import hdfs_root, hdfs_server  # noqa: F401  (fixtures)
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
+from tests.servers.volumes import VOLUME, FilesApi, files_api, files_server  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
 from tidestate.statestore.spec.changes import Applied, ChangeSet, KeyBound, Lookup, Ranges, TableChanges
@@ -102,6 +104,28 @@ class TestParquetOnClouds(Ours):
         return _remote(specs, folder)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("_on_volumes")
+class TestParquetOnVolumes(Ours):
+    """The same by the Files API of Databricks, on a server of ours."""
+
+    durable = durable_apply = True
+
+    def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
+        return _remote(specs, folder)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_on_hdfs")
+class TestParquetOnHdfs(Ours):
+    """The same on Hadoop's small cluster, where each create is a file and its new name."""
+
+    durable = durable_apply = True
+
+    def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
+        return _remote(specs, folder)
+
+
 def _remote(specs: Sequence[TableSpec], folder: Path) -> StateStore:
     folder_name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     root = f"{os.environ['TIDESTATE_TEST_ROOT']}/{folder_name}"
@@ -123,23 +147,28 @@ def _small_bands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def _on_s3(
-    s3_root: str,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TIDESTATE_TEST_ROOT", s3_root)
+def _copies(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
 
 
 @pytest.fixture
-def _on_clouds(
-    cloud: Cloud,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _on_s3(s3_root: str, _copies: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("TIDESTATE_TEST_ROOT", s3_root)
+
+
+@pytest.fixture
+def _on_clouds(cloud: Cloud, _copies: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setenv("TIDESTATE_TEST_ROOT", cloud.root)
-    monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
+
+
+@pytest.fixture
+def _on_volumes(files_api: FilesApi, _copies: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("TIDESTATE_TEST_ROOT", VOLUME)
+
+
+@pytest.fixture
+def _on_hdfs(hdfs_root: str, _copies: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("TIDESTATE_TEST_ROOT", hdfs_root)
 
 
 class Broken(MemoryStore):
