@@ -8,6 +8,7 @@ read in more than one way a part of its password may be taken for a host, so all
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
@@ -47,6 +48,15 @@ class Secrets:
         for secret in sorted(written, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text
+
+    def quoted_by(self, error: BaseException) -> bool:
+        """Whether the traceback of an error, or of one that it comes from, quotes a secret."""
+        text = "".join(traceback.format_exception(error))
+        return self.without(text) != text
+
+    def cause(self, error: BaseException) -> BaseException | None:
+        """``error`` as the cause of another one, which is shown with it; None where it quotes a secret."""
+        return None if self.quoted_by(error) else error
 
     def __add__(self, other: Secrets) -> Secrets:
         return Secrets((*self.values, *other.values), self.unclear or other.unclear)
