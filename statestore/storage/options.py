@@ -16,21 +16,12 @@ from typing import Any
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_root
-from tidestate.statestore.secrets import HIDDEN, Secrets, secrets_of_url
+from tidestate.statestore.secrets import GivenOptions, Secrets, secret_parts, secrets_of_url
 from tidestate.statestore.storage.dialects.table import canonical_url
 from tidestate.statestore.storage.local import is_local
 
 _PUBLIC = {"account_host", "account_name", "endpoint_url", "project", "region_name"}
 """Options whose values an error may quote."""
-
-
-class GivenOptions(dict[str, Any]):
-    """Options by name, whose values no traceback or debugger prints."""
-
-    def __repr__(self) -> str:
-        return repr(dict.fromkeys(sorted(self), HIDDEN))
-
-    __str__ = __repr__
 
 
 _given: dict[str, GivenOptions] = {}
@@ -149,9 +140,8 @@ def carried(url: str) -> str:
 
 def secrets_of_storage(options: Mapping[str, Any]) -> Secrets:
     """What no error may quote of these options."""
-    texts = {text for text in _texts(options) if len(text) > 3}
-    parts = {part.partition("=")[2] for text in texts for part in text.split(";")}
-    return Secrets(tuple(sorted(texts | {part for part in parts if len(part) > 3})))
+    texts = {part for text in _texts(options) for part in (text, *secret_parts(text))}
+    return Secrets(tuple(sorted(text for text in texts if len(text) > 3)))
 
 
 def _texts(options: Mapping[str, Any]) -> Iterator[str]:
