@@ -7,9 +7,13 @@ read in more than one way a part of its password may be taken for a host, so all
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN = "***"
@@ -31,12 +35,23 @@ _OF_LIBPQ = re.compile(
 _PUBLIC = ("host", "hostaddr", "port", "dbname")
 _SECRET = re.compile(r"passw|secret|token|credential|key|signature|\bsig\b|sas|jaas|\bpem\b|private", re.IGNORECASE)
 
+_SECRET_OPTION = re.compile(r"authoriz|bearer|cookie|connection.?string", re.IGNORECASE)
+
+
+class GivenOptions(dict[str, Any]):
+    """Options by name, whose values no traceback or debugger prints."""
+
+    def __repr__(self) -> str:
+        return repr(dict.fromkeys(sorted(self), HIDDEN))
+
+    __str__ = __repr__
+
 
 @dataclass(frozen=True)
 class Secrets:
     """The secrets that a target is reached with. ``unclear``: a connection string can be read in several ways."""
 
-    values: tuple[str, ...] = ()
+    values: tuple[str, ...] = field(default=(), repr=False)
     unclear: bool = False
 
     def without(self, text: str) -> str:
@@ -47,6 +62,15 @@ class Secrets:
         for secret in sorted(written, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text
+
+    def quoted_by(self, error: BaseException) -> bool:
+        """Whether the traceback of an error, or of one that it comes from, quotes a secret."""
+        text = "".join(traceback.format_exception(error))
+        return self.without(text) != text
+
+    def cause(self, error: BaseException) -> BaseException | None:
+        """``error`` as the cause of another one, which is shown with it; None where it quotes a secret."""
+        return None if self.quoted_by(error) else error
 
     def __add__(self, other: Secrets) -> Secrets:
         return Secrets((*self.values, *other.values), self.unclear or other.unclear)
@@ -64,12 +88,28 @@ def secrets_of(text: str) -> Secrets:
 
 
 def secrets_of_options(options: Mapping[str, object]) -> Secrets:
-    """The secrets among named options: those whose names say so, and passwords in URLs."""
-    found = Secrets(tuple(_secret(options)))
+    """The secrets among named options: those whose names say so, with what they consist of, and passwords in URLs."""
+    named = [*_secret(options), *(str(value) for name, value in options.items() if _SECRET_OPTION.search(name))]
+    parts = (part for text in named for part in secret_parts(text) if len(part) > 3)
+    found = Secrets(tuple(dict.fromkeys([*filter(None, named), *parts])))
     for value in options.values():
         if isinstance(value, str) and "://" in value and "@" in value:
             found += secrets_of(value)
     return found
+
+
+def secret_parts(text: str) -> Iterator[str]:
+    """What an error may quote of a secret that has parts: of a connection string of Azure, of a key in JSON, of a
+    header such as ``Bearer …``.
+    """
+    yield from (part.partition("=")[2] for part in text.split(";"))
+    kind, _, rest = text.partition(" ")
+    if kind in ("Basic", "Bearer"):
+        yield rest
+    if text.lstrip().startswith("{"):
+        with suppress(ValueError):
+            found = json.loads(text)
+            yield from (value for value in found.values() if isinstance(value, str))
 
 
 def public_connection(text: str) -> str:

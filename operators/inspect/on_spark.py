@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from tidestate.recovery.log.moments import CheckpointAt
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.options import root_with_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +51,7 @@ def windows_on_spark(
     """
     given: dict[str, Any] = {"operator": operator, "description": description, "schema": schema}
     asked = query(root, checkpoint=checkpoint, **given)
-    answer = partial(windows_asked, os.fspath(root), {"checkpoint": asked.checkpoint, **given})
+    answer = partial(windows_asked, root_with_options(root, None), {"checkpoint": asked.checkpoint, **given})
     form: dict[str, Any] = {
         "start": start,
         "end": end,
@@ -88,16 +89,23 @@ def messages_on_spark(
         "equal": equal,
         "side": side,
     }
-    answer = partial(messages_asked, os.fspath(root), {"checkpoint": asked.checkpoint, "operator": operator})
+    answer = partial(
+        messages_asked, root_with_options(root, None), {"checkpoint": asked.checkpoint, "operator": operator}
+    )
     return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
 
 
 @checked
-def register(spark: SparkSession) -> None:
+def register(
+    spark: SparkSession, *, storage_options: Mapping[str | os.PathLike[str], Mapping[str, Any]] | None = None
+) -> None:
     """Make the format ``tidestate`` known to a session: ``spark.read.format("tidestate")``, in SQL ``USING
     tidestate``, and ``spark.readStream`` for panes; docs/how-to/read-a-root.md has the options.
 
-    Raises `UsageError` (``spark-version``) before Spark 4.0: `panes_on_spark` and the like work there.
+    ``storage_options`` are fsspec's, such as credentials, by root, and hold for the folders below it. They go to the
+    processes of Spark that read, are in no plan or checkpoint, and replace those of an earlier call in the session.
+    Raises `UsageError`: ``storage-options`` for those of a local root, ``spark-version`` before Spark 4.0, where
+    `panes_on_spark` and the like work.
     """
     from tidestate.operators.spark.compat import SPARK_4  # pyspark is an extra
 
@@ -107,9 +115,10 @@ def register(spark: SparkSession) -> None:
             "changes_on_spark",
             code="spark-version",
         )
-    from tidestate.operators.inspect.spark_source import TidestateSource
+    from tidestate.operators.inspect.spark_source import TidestateSource, source_with_options
 
-    spark.dataSource.register(TidestateSource)
+    roots = [root_with_options(root, options) for root, options in (storage_options or {}).items()]
+    spark.dataSource.register(source_with_options(roots) if roots else TidestateSource)
 
 
 @checked

@@ -5,9 +5,9 @@ Spark makes these objects in Python processes of its own, and sends them by pick
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -29,6 +29,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.moments import head_at
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.options import of_roots
 
 FORMAT = "tidestate"
 
@@ -61,6 +62,9 @@ STREAM_OPTIONS = {"since", *CHOICES}
 
 class TidestateSource(DataSource):  # type: ignore[misc]
     """The root in the option ``path``, as one of `TABLE_KINDS`."""
+
+    roots: ClassVar[tuple[str, ...]] = ()
+    """Those with options of storage, see `source_with_options`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -123,6 +127,13 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     def _given(self, options: set[str]) -> dict[str, str]:
         given = {name.lower(): value for name, value in self.options.items()}
+        if "storage_options" in given:
+            raise UsageError(
+                "Spark writes the options of a reader into plans, views and its catalogue: give those of storage to "
+                "register_format(spark, storage_options={root: …})",
+                code="storage-options",
+                found=["storage_options"],
+            )
         unknown = sorted(given.keys() - {"path", "kind"} - options)
         if unknown or "path" not in given:
             raise UsageError(
@@ -133,7 +144,16 @@ class TidestateSource(DataSource):  # type: ignore[misc]
                 found=unknown,
                 there=sorted({"path", "kind"} | options),
             )
-        return given
+        return {**given, "path": of_roots(self.roots, given["path"])}
+
+
+def source_with_options(roots: Sequence[str]) -> type[TidestateSource]:
+    """The format with options of storage for these roots, which have them along where they are pickled.
+
+    Spark pickles a class that is in no module as it is, with its attributes, and keeps no more of it than these
+    bytes: no option of a reader has them, so none of what Spark prints or writes.
+    """
+    return type(TidestateSource.__name__, (TidestateSource,), {"roots": tuple(roots), "__module__": "__main__"})
 
 
 class ReadShare(InputPartition):  # type: ignore[misc]

@@ -47,8 +47,8 @@ class Root(RootReaders, RootVerbs, RootWindows):
     """
 
     def __init__(self, root: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """``storage_options`` are fsspec's for a root in remote storage, such as credentials. They hold for its
-        bucket in this process, go to tasks that read it, and are written nowhere.
+        """``storage_options`` are fsspec's for a root in remote storage, such as credentials. They go along
+        with it to tasks that read it, whatever is given to another one later, and are written nowhere.
         """
         object.__setattr__(self, "url", root_with_options(root, storage_options))
         object.__setattr__(self, "moment", None)

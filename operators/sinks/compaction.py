@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import Secrets
 
 log = logging.getLogger("tidestate")
 
@@ -30,12 +31,14 @@ class Compaction:
     def __bool__(self) -> bool:
         return self._every_us is not None
 
-    def run_if_due(self, last_us: Callable[[], int], compact: Callable[[int], None], sink: str) -> None:
+    def run_if_due(
+        self, last_us: Callable[[], int], compact: Callable[[int], None], sink: str, secrets: Secrets
+    ) -> None:
         """Call ``compact`` with the time of this compaction, in microseconds since 1970, if it is due after the one
         at ``last_us``.
 
-        An error is logged, and the next attempt is one span later: the rows are stored, and a table with small files
-        is whole. What was not committed by then is in no reader's way.
+        An error is logged without the ``secrets`` of the sink, and the next attempt is one span later: the rows are
+        stored, and a table with small files is whole. What was not committed by then is in no reader's way.
         """
         time_us = now_us()
         if self._every_us is None or time_us < self._next_us:
@@ -47,4 +50,4 @@ class Compaction:
                 compact(time_us)
         except Exception as error:
             self._next_us = time_us + self._every_us
-            log.warning("%s was not compacted, and will be tried again: %s", sink, error)
+            log.warning("%s was not compacted, and will be tried again: %s", sink, secrets.without(str(error)))

@@ -25,7 +25,7 @@ from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.roots import checked_place
-from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
+from tidestate.statestore.secrets import GivenOptions, public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class DeltaSink(WithdrawingSink):
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
-        self._table, self._options = checked_place(table, "a Delta table"), dict(storage_options or {})
+        self._table, self._options = checked_place(table, "a Delta table"), GivenOptions(storage_options or {})
         secrets = secrets_of_url(self._table) + secrets_of_options(self._options)
         stored = stored_columns(columns, delivery_column)
         super().__init__(changes, key, behind, secrets, stored)
@@ -120,7 +120,7 @@ class DeltaSink(WithdrawingSink):
         else:
             self._store(rows, delivery)
         self._local.settle()  # also what is there already: who wrote it may have died before
-        self._compaction.run_if_due(self._compacted_us, self._compact, str(self))
+        self._compaction.run_if_due(self._compacted_us, self._compact, str(self), self._secrets)
 
     def stored(self, run: str) -> int | None:
         if self.changes == "append" and (find_spec("deltalake") is None or self._needs_connector()):

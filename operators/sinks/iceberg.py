@@ -26,7 +26,7 @@ from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.secrets import secrets_of_options
+from tidestate.statestore.secrets import GivenOptions, secrets_of_options
 from tidestate.statestore.storage.local import is_local
 
 DELIVERED = "tidestate.delivered."
@@ -85,7 +85,7 @@ class IcebergSink(WithdrawingSink):
         stored = stored_columns(columns, delivery_column)
         super().__init__(changes, key, behind, secrets_of_options(properties or {}), stored)
         self._partitions = target_partitions(partition_by, stored)
-        self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
+        self._table, self._catalog, self._properties = table, catalog, GivenOptions(properties or {})
         self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self))
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class IcebergSink(WithdrawingSink):
                 with changing.update_schema() as changes:
                     changes.union_by_name(new)
             self._change(changing, stored, gone, by, {DELIVERY: str(delivery)})
-        self._compaction.run_if_due(self._compacted_us, self._compact, str(self))
+        self._compaction.run_if_due(self._compacted_us, self._compact, str(self), self._secrets)
 
     def _compacted_us(self) -> int:
         """When the table was compacted last, or got its first rows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeVar
@@ -119,7 +118,7 @@ class IncludedSink(ABC):
             raise
         except Exception as error:
             passes, message = self.passes(error), self._secrets.without(str(error))
-            cause = error if message == str(error) and not self._quoted(error) else None
+            cause = self._secrets.cause(error) if message == str(error) else None
             if passes is None and not isinstance(error, _OF_VALUES) and cause is error:
                 raise
             if not passes:
@@ -128,11 +127,6 @@ class IncludedSink(ABC):
             raise Refused(f"{self}: {message}") from cause
         self._complaint = ""
         return answer
-
-    def _quoted(self, error: BaseException) -> bool:
-        """Whether an error, or one that it comes from, quotes a secret."""
-        text = "".join(traceback.format_exception(error))
-        return self._secrets.without(text) != text
 
     def _complain(self, why: str) -> None:
         """Log why it refuses: once, as it is asked again and again."""

@@ -17,7 +17,7 @@ from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_column
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
+from tidestate.statestore.secrets import GivenOptions, public_servers, secrets_of_options, secrets_of_servers
 
 HEADER = "tidestate-delivery"
 """The header of each message: the id of its delivery, ``run-checkpoint``."""
@@ -72,8 +72,8 @@ class KafkaSink(IncludedSink):
         secrets = secrets_of_options(options or {}) + secrets_of_servers(servers)
         super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._servers, self._topic, self._deliveries = servers, topic, f"{topic}.deliveries"
-        self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
-        self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}
+        self._common = GivenOptions({"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})})
+        self._options = GivenOptions({"transactional.id": f"tidestate-{topic}", **(options or {})})
         self._producer: Any = None
         self._checked = False
         self._had: dict[str, int] = {}
@@ -148,7 +148,7 @@ class KafkaSink(IncludedSink):
 
     def _make_deliveries(self) -> None:
         admin = package("confluent_kafka.admin", "kafka")
-        client = admin.AdminClient(self._common)
+        client = admin.AdminClient({**self._common})
         if self._deliveries not in client.list_topics(timeout=ANSWER_S).topics:
             topic = admin.NewTopic(self._deliveries, 1, -1, config={"cleanup.policy": "compact"})
             client.create_topics([topic], operation_timeout=ANSWER_S)[self._deliveries].result(ANSWER_S)

@@ -33,7 +33,7 @@ from tidestate.statestore.errors import CommitUnknownError, ConflictError, Unava
 from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import public_url, secrets_of_url
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.storage.options import root_with_options
+from tidestate.statestore.storage.options import given_options, root_with_options, secrets_of_storage
 
 _NAME = re.compile(rf"([0-9]{{{DIGITS}}})-(.+)\.parquet")
 _WHOLE = "_deliveries"
@@ -78,8 +78,10 @@ class ParquetSink(WithdrawingSink):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         place, stored = checked_place(folder, "the folder of a sink"), stored_columns(columns, delivery_column)
-        super().__init__(changes, key, behind, secrets_of_url(place), stored)
-        self._objects, self._compression = Objects(root_with_options(place, storage_options)), compression
+        root = root_with_options(place, storage_options)
+        secrets = secrets_of_url(place) + secrets_of_storage(given_options(root))
+        super().__init__(changes, key, behind, secrets, stored)
+        self._objects, self._compression = Objects(root), compression
         self._partitions, self._same_partitions = target_partitions(partition_by, stored), False
 
     def __str__(self) -> str:

@@ -130,7 +130,7 @@ class TableSink(IncludedSink):
             target.merge(stored, self.columns.target_names(by), delivery)
         else:
             target.append(stored, delivery)
-        self._compaction.run_if_due(target.compacted_us, lambda _time_us: target.compact(), str(self))
+        self._compaction.run_if_due(target.compacted_us, lambda _time_us: target.compact(), str(self), self._secrets)
 
     def stored(self, run: str) -> int | None:
         target = self._found(_session())

@@ -108,7 +108,8 @@ def storage_errors(
     except TidestateError:
         raise
     except Exception as error:
-        raise in_our_words(error, path, writing=writing, dialect=dialect, secrets=secrets) from error
+        words = in_our_words(error, path, writing=writing, dialect=dialect, secrets=secrets)
+        raise words from secrets.cause(error)
 
 
 def in_our_words(
@@ -119,15 +120,15 @@ def in_our_words(
     missing = isinstance(error, FileNotFoundError) or status == 404
     if missing and not writing and code not in dialect.no_container:
         return NotFoundError("the object does not exist", code="no-object", path=path)
-    what, remedy = _words(error, Reply(code, status), missing, dialect)
+    what, remedy = _words(error, Reply(code, status), missing, dialect, secrets)
     named = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
     reason = code or (named if status is None else f"HTTP {status}")
-    return UnavailableError(f"{secrets.without(what)}: {remedy}", code="storage", path=path, reason=reason)
+    return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
 
 
-def _words(error: Exception, reply: Reply, missing: bool, dialect: Dialect) -> tuple[str, str]:
+def _words(error: Exception, reply: Reply, missing: bool, dialect: Dialect, secrets: Secrets) -> tuple[str, str]:
     code, status = reply
-    text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
+    text = secrets.without((getattr(error, "strerror", None) or str(error) or type(error).__name__).strip())
     reason = ", ".join(text.splitlines()[:2]).rstrip(".").lower()  # Azure goes on with the whole reply
     if missing:
         return f"storage has no such bucket or folder ({reason})", "create it, or correct the root"

@@ -19,6 +19,7 @@ from tidestate.statestore.errors import CorruptionError, IncompatibleError, Usag
 from tidestate.statestore.roots import checked_root
 from tidestate.statestore.storage.dialects.table import lending_schemes
 from tidestate.statestore.storage.local import LocalStorage, is_local
+from tidestate.statestore.storage.options import lent
 from tidestate.statestore.storage.sink import ObjectSink
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Objects:
                 bases=len(self.bases),
             )
         copies, copies_bytes = self._copies
-        return Objects(self.bases[number - 1], copies=copies, copies_bytes=copies_bytes)
+        return Objects(lent(self.bases[number - 1], self.root), copies=copies, copies_bytes=copies_bytes)
 
     @property
     def atomic_create(self) -> str:

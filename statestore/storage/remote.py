@@ -20,7 +20,7 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.secrets import has_password
+from tidestate.statestore.secrets import Secrets, has_password
 from tidestate.statestore.storage.connection import check_scheme, connection
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
 from tidestate.statestore.storage.dialects.dialect import Below, Dialect
@@ -35,7 +35,7 @@ from tidestate.statestore.storage.faults import (
     was_not_sent,
 )
 from tidestate.statestore.storage.local import remove_unfinished
-from tidestate.statestore.storage.options import carried, given_options, secrets_of_storage
+from tidestate.statestore.storage.options import CarriedRoot, given_options, secrets_of_storage
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
@@ -50,7 +50,9 @@ class RemoteStorage:
     """A prefix in a bucket, or what another fsspec scheme has of that kind."""
 
     def __init__(self, url: str, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
-        self.root = carried(_canonical(url))
+        self._options = given_options(url)
+        has_own = bool(self._options) or isinstance(url, CarriedRoot)
+        self.root = CarriedRoot(_canonical(url), self._options) if has_own else _canonical(url)
         check_scheme(self.root)
         self.dialect = dialect_of(self.root)
         self.atomic_create = self.dialect.atomic_create
@@ -205,7 +207,7 @@ class RemoteStorage:
 
     def locate(self, path: str) -> str:
         """The object's URL for Hadoop, which has other names for some services."""
-        return self.dialect.hadoop(self._named(path), given_options(self.root))
+        return self.dialect.hadoop(self._named(path), self._options)
 
     def url(self, path: str) -> str:
         """The URL of an object, which is also its location."""
@@ -213,12 +215,18 @@ class RemoteStorage:
 
     def words(self, error: Exception, path: str) -> TidestateError:
         """The error of a request that writes, in this project's words."""
-        secrets = secrets_of_storage(self.root)
-        return in_our_words(error, path, writing=True, dialect=self.dialect, secrets=secrets)
+        return in_our_words(error, path, writing=True, dialect=self.dialect, secrets=self._secrets)
+
+    def cause(self, error: Exception) -> BaseException | None:
+        """The error of a request as the cause of ours; none where it quotes a secret."""
+        return self._secrets.cause(error)
+
+    @property
+    def _secrets(self) -> Secrets:
+        return secrets_of_storage(self._options)
 
     def _errors(self, path: str, *, writing: bool = False) -> AbstractContextManager[None]:
-        secrets = secrets_of_storage(self.root)
-        return storage_errors(path, writing=writing, dialect=self.dialect, secrets=secrets)
+        return storage_errors(path, writing=writing, dialect=self.dialect, secrets=self._secrets)
 
     def _named(self, path: str) -> str:
         return f"{self.root}/{path}" if path else str(self.root)
@@ -236,8 +244,15 @@ class RemoteStorage:
     @property
     def _copies(self) -> Copies:
         # Bytes of another server are others, whatever the name.
-        server = self.dialect.server(self.root, given_options(self.root))
-        return Copies(self._folder, f"{server} {self.root}", self._copies_bytes)
+        return Copies(self._folder, f"{self._server()} {self.root}", self._copies_bytes)
+
+    def _server(self) -> str:
+        return self.dialect.server(self.root, self._options)
+
+    @property
+    def _asked(self) -> tuple[int, str]:
+        """By what is remembered what a process knows of a root; of one with options, on their server."""
+        return os.getpid(), f"{self._server()} {self.root}" if self._options else self.root
 
     def _below(self, folder: str) -> Below:
         full = self._full(folder)
@@ -293,7 +308,7 @@ class RemoteStorage:
 
     def _check_container(self, path: str, error: Exception) -> None:
         """Raise `UnavailableError` when not the object is missing but its bucket; asked until it was there once."""
-        has_container, asked = self.dialect.has_container, (os.getpid(), self.root)
+        has_container, asked = self.dialect.has_container, self._asked
         if has_container is None or asked in _with_container:
             return
         try:
@@ -301,19 +316,19 @@ class RemoteStorage:
         except Exception:  # who may not list has asked for an object all the same, and that is missing
             return
         if not is_there:
-            raise self.words(error, path) from error
+            raise self.words(error, path) from self.cause(error)
         _with_container.add(asked)
 
     def _check_create(self) -> None:
-        asked = (os.getpid(), self.root)
+        asked = self._asked
         if self.dialect.shared and asked not in _probed:
-            fs = self._fs()
             with self._errors("probe", writing=True):
+                fs = self._fs()
                 probe(fs, str(fs._strip_protocol(str(self.root))), self.root.partition("://")[0], self.dialect)
             _probed.add(asked)
 
     def _fs(self) -> Any:
-        return connection(self.root, given_options(self.root))
+        return connection(self.root, self._options)
 
     def _full(self, path: str) -> str:
         return str(self._fs()._strip_protocol(self._named(path)))
@@ -369,7 +384,7 @@ class _Creation:
                     return
                 if stored is not None:
                     raise self._conflict() from None
-        raise self._failure(error) from error
+        raise self._failure(error) from self._storage.cause(error)
 
     def _failure(self, error: Exception) -> TidestateError:
         words = self._storage.words(error, self._path)

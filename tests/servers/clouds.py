@@ -6,7 +6,6 @@ Import ``cloud`` into a test module, with the fixtures that it asks for: ``s3_en
 
 from __future__ import annotations
 
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from tests.helpers.process import few
 from tests.servers.azure import azure_endpoint, azure_refusal, connection_string, make_azure_container
 from tests.servers.gcs import gcs_endpoint, gcs_refusal, make_gcs_bucket
 from tests.servers.proxy import Proxy, Refusal, proxy_to
-from tests.servers.s3 import VARIABLES, s3_endpoint, s3_refusal
+from tests.servers.s3 import VARIABLES, make_bucket, s3_endpoint, s3_refusal
 from tidestate.statestore.storage import faults as storage_faults
 from tidestate.statestore.storage.remote import RemoteStorage
 
@@ -45,16 +44,12 @@ class Service:
     """What the service says."""
 
 
-def _make_s3_bucket(endpoint: str, bucket: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
-
-
 SERVICES = {
     "s3": Service(
         "s3",
         "PUT",
         s3_refusal,
-        _make_s3_bucket,
+        make_bucket,
         lambda endpoint: {**VARIABLES, "AWS_ENDPOINT_URL": endpoint},
         "s3a://{}",
         {

@@ -6,6 +6,8 @@ Import ``s3_endpoint`` and ``s3_root``, and for the proxy ``s3_front`` and ``s3_
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import urllib.request
 import uuid
@@ -17,8 +19,11 @@ import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from moto.s3.responses import S3Response
 
+from tests.servers.ports import free_port
+from tests.servers.program import program
 from tests.servers.proxy import Proxy, proxy_to
 from tidestate.statestore.storage import faults as storage_faults
+from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.remote import RemoteStorage
 
 VARIABLES = {
@@ -52,6 +57,37 @@ def s3_endpoint() -> Iterator[str]:
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def s3_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Another server, with nothing of the first: those of one process have all in common."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with program(command, endpoint, tmp_path_factory.mktemp("s3") / "log"):
+        yield endpoint
+
+
+def options_of(endpoint: str, secret: str) -> dict[str, Any]:
+    """The options by which a server is reached without credentials in the environment."""
+    region = {"region_name": "us-east-1"}
+    return {"endpoint_url": endpoint, "key": "testing", "secret": secret, "client_kwargs": region}
+
+
+def make_bucket(endpoint: str, bucket: str) -> None:
+    """A bucket on a server."""
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
+
+
+@pytest.fixture
+def without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment leads to no server, and this process was given no options yet."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(storage_options, "_given", {})
+    monkeypatch.setattr(storage_faults, "FIRST_WAIT", 0.001)
+
+
 @pytest.fixture
 def s3_root(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A fresh bucket and a prefix in it; the environment, which child processes inherit, leads there."""
@@ -60,7 +96,7 @@ def s3_root(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     monkeypatch.setattr(storage_faults, "FIRST_WAIT", 0.001)
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
-    urllib.request.urlopen(urllib.request.Request(f"{s3_endpoint}/{bucket}", method="PUT")).close()
+    make_bucket(s3_endpoint, bucket)
     root = f"s3://{bucket}/some/prefix"
     # The probe of this root is done here, so that a test that counts requests or breaks them sees its own only.
     RemoteStorage(root, "")._check_create()
