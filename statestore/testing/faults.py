@@ -94,6 +94,7 @@ class FaultyObjects(Objects):
     exists = _counted(Objects.exists)
     names = _counted(Objects.names)
     age_us = _counted(Objects.age_us)
+    changed_us = _counted(Objects.changed_us)
     clear = _counted(Objects.clear)
     linked = _counted(Objects.linked)
     unfinished = _counted(Objects.unfinished)

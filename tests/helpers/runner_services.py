@@ -331,6 +331,8 @@ MAKE_ROOTS = {"bootstrap", "adopt", "chaos"}
 """Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's, chaos with a
 job and its input.
 """
+TRY_STORAGE = {"doctor"}
+"""Verbs for a place that need not be a root: tests/recovery/cli/test_doctor.py."""
 ASK_RUNS = {"stop"}
 """Verbs that need a run: `tests.recovery.control.test_verbs`."""
 

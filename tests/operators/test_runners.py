@@ -28,6 +28,7 @@ from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS
 from tests.helpers.runner_services import (
     ASK_RUNS,
     MAKE_ROOTS,
+    TRY_STORAGE,
     VERBS,
     answers,
     back_pressure,
@@ -368,7 +369,7 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
 def test_every_verb_of_the_command_is_tried() -> None:
     lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
     observed = {line.split("`")[1] for line in lines if line.startswith("| [`")}
-    assert observed == set(VERBS) | MAKE_ROOTS | ASK_RUNS
+    assert observed == set(VERBS) | MAKE_ROOTS | ASK_RUNS | TRY_STORAGE
     assert notes() == set("1234567")
 
 

@@ -11,8 +11,8 @@ from tidestate import Root
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.cli.main import app
 
-ALONE = {"watch", "serve", "chaos"}
-"""They show a terminal, answer browsers, and run processes until somebody ends them."""
+ALONE = {"watch", "serve", "chaos", "doctor"}
+"""They show a terminal, answer browsers, run processes until somebody ends them, and try what need not be a root."""
 METHODS = {"list": "checkpoints", "show": "manifest", "restore": "measure_restore"}
 """The others have the name of the verb."""
 SEVERAL = {"window": ("get_window", "put_window", "del_window", "retire")}

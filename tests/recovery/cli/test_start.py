@@ -39,7 +39,19 @@ PLUG_IN = {
     *(
         f"tidestate.operators.cli.{name}"
         for name in (
-            *("adopt", "bootstrap", "chaos", "diff", "history", "messages", "plan", "report", "reprocess", "serve"),
+            *(
+                "adopt",
+                "bootstrap",
+                "chaos",
+                "diff",
+                "doctor",
+                "history",
+                "messages",
+                "plan",
+                "report",
+                "reprocess",
+                "serve",
+            ),
             *("window", "windows", "withdraw"),
         )
     ),

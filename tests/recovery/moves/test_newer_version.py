@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.manifests import files_below
-from tests.helpers.runner_services import ASK_RUNS, MAKE_ROOTS, VERBS
+from tests.helpers.runner_services import ASK_RUNS, MAKE_ROOTS, TRY_STORAGE, VERBS
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Policy
 from tidestate.operators.inspect.query import query
@@ -136,7 +136,9 @@ def test_a_fork_of_an_older_checkpoint_is_refused_too(root: Path, tmp_path: Path
 
 def test_every_verb_on_a_root_is_tried() -> None:
     lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
-    assert {line.split("`")[1] for line in lines if line.startswith("| [`")} == set(VERBS) | MAKE_ROOTS | ASK_RUNS
+    assert {line.split("`")[1] for line in lines if line.startswith("| [`")} == set(
+        VERBS
+    ) | MAKE_ROOTS | ASK_RUNS | TRY_STORAGE
 
 
 def test_verify_names_each_checkpoint(root: Path) -> None:
