@@ -152,6 +152,7 @@ STRUCT = pa.struct([("x", pa.int64()), ("y", pa.string())])
     ("written", "kind", "values"),
     [
         (pa.array([{"Y": "q", "X": 1, "z": 0}, None]), STRUCT, [{"x": 1, "y": "q"}, None]),
+        (pa.array([{"x": 1}]), pa.struct([("X", pa.int64())]), [{"X": 1}]),
         (pa.array([{"X": 1}, {"X": None}]), STRUCT, [{"x": 1, "y": None}, {"x": None, "y": None}]),
         (pa.array([[{"X": 1}, None], None, []]), pa.list_(STRUCT), [[{"x": 1, "y": None}, None], None, []]),
         (
