@@ -271,8 +271,10 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(autouse=True)
 def _new_process() -> Iterator[None]:
     forget()
+    path = list(sys.path)
     yield
     forget()
+    sys.path[:] = path  # a job in a file brings its folder, where a module may be called as one of Python's
     # In a checkout a folder could be imported by its own name as well: every class of ours would be there twice.
     assert not {"operators", "recovery", "statestore"} & sys.modules.keys()
 

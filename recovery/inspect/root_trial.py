@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,7 @@ from tidestate.statestore.storage.local_probe import check_type, mount_of
 from tidestate.statestore.storage.mounts import NETWORK, name_of
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.options import carried, given_options, root_with_options
-from tidestate.statestore.storage.racer import race_for, racer_content, sent_root
+from tidestate.statestore.storage.racer import race_for, racer_command, racer_content, sent_root
 
 RACING_PROCESSES = 3
 RACED_NAMES = 8
@@ -230,16 +229,13 @@ def _here(objects: Objects, place: str) -> _Outcomes:
 
 
 def _in_processes(objects: Objects, place: str) -> _Outcomes:
-    command = [sys.executable, "-m", "tidestate.statestore.storage.racer"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     racers: dict[str, subprocess.Popen[str]] = {}
     try:
         for number in range(RACING_PROCESSES):
             me = f"{number}"
             racers[me] = subprocess.Popen(
-                [*command, me, str(RACED_NAMES)],
+                racer_command(me, RACED_NAMES),
                 text=True,
-                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -257,7 +253,7 @@ def _in_processes(objects: Objects, place: str) -> _Outcomes:
     return {
         (me, thread): names
         for me, (output, errors) in outputs.items()
-        for thread, names in enumerate(_printed(output, errors))
+        for thread, names in enumerate(_printed(output, errors, racers[me].returncode))
     }
 
 
@@ -268,12 +264,13 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
             os.write(process.stdin.fileno(), line.encode())
 
 
-def _printed(output: str, errors: str) -> list[dict[str, str]]:
+def _printed(output: str, errors: str, code: int) -> list[dict[str, str]]:
     """What a racer has printed. One that has died is told as a thread that has failed."""
     try:
         printed: list[dict[str, str]] = json.loads(output)
     except json.JSONDecodeError:
-        return [{"0": (errors.strip().splitlines() or ["a process of the race has died"])[-1]}]
+        last = (errors.strip().splitlines() or ["it printed nothing"])[-1]
+        return [{"0": f"a process of the race has died (exit code {code}): {last}"}]
     return printed
 
 

@@ -1,8 +1,8 @@
-"""A process that races for names below a root: ``python -m tidestate.statestore.storage.racer ME COUNT``.
+"""A process that races for names below a root, which `racer_command` starts.
 
 The first line that it reads is the root, see `sent_root`: credentials do not belong among arguments, which every user
-of a host can read. It says ``ready`` and waits for a second line; then its threads create the names ``0`` to
-``COUNT - 1`` in the folder that the line names, and it prints what each came to, as JSON.
+of a host can read. It says ``ready`` and waits for a second line; then its threads create the names ``0`` to one less
+than their count in the folder that the line names, and it prints what each came to, as JSON.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ def sent_root(root: str) -> str:
     return f"{base64.b64encode(pickle.dumps(root)).decode()}\n"
 
 
+def racer_command(me: str, count: int) -> list[str]:
+    """What starts a racer. It imports from where this process does: not from the folder that it starts in, and not by
+    variables of Python's, of which a wrong one (``PYTHONHASHSEED``) ends a process as it begins.
+    """
+    run = (
+        f"import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {__name__} import run_racer; run_racer()"
+    )
+    return [sys.executable, "-I", "-c", run, json.dumps(sys.path), me, str(count)]
+
+
 def run_racer() -> None:
     """Race once, when told to."""
     me, count = sys.argv[1], int(sys.argv[2])
@@ -59,7 +69,3 @@ def run_racer() -> None:
     print("ready", flush=True)
     folder = sys.stdin.readline().strip()
     print(json.dumps(race_for(objects, folder, me, count)), flush=True)
-
-
-if __name__ == "__main__":
-    run_racer()

@@ -1,4 +1,4 @@
-"""The join operator in a process of its own, to be killed: as `tests.children.operator`.
+"""The join operator in a process of its own, to be killed: as `tests.children.window_operator`.
 
 It dies at the first such moment from that checkpoint on.
 """

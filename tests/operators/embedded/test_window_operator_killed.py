@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.children.operator import JOBS, batches
+from tests.children.window_operator import JOBS, batches
 from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, STORES, plain
@@ -27,7 +27,7 @@ is killed in `tests.operators.local.test_standalone_killed`; a merge on RocksDB 
 
 def child(folder: Path, name: StoreName, kind: str, *death: str) -> Forked:
     places = [folder / "root", name, folder / "cache", folder / "out", kind]
-    return Forked("tests.children.operator", *places, *death)
+    return Forked("tests.children.window_operator", *places, *death)
 
 
 def undisturbed(kind: str, folder: Path) -> list[tuple[object, ...]]:

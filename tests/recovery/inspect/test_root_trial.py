@@ -29,15 +29,16 @@ def found(trial: RootTrial, name: str) -> TrialCheck:
     return next(check for check in trial.checks if check.name == name)
 
 
-def failed(trial: RootTrial) -> list[str]:
-    return [check.name for check in trial.checks if check.holds is False]
+def failed(trial: RootTrial) -> dict[str, str]:
+    """What does not hold, with what was found: a failing test prints it."""
+    return {check.name: check.found for check in trial.checks if check.holds is False}
 
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_there_yet_is_fit_and_left_as_it_was(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     trial = try_root(str(tmp_path / "new" / "root"), lambda *progress: told.append(progress))
-    assert trial.fit
+    assert failed(trial) == {}
     assert trial.summary == "fit for a root"
     assert [check.name for check in trial.checks] == ALL
     assert told == [("checks", number, len(ALL)) for number in range(1, len(ALL) + 1)]
@@ -48,7 +49,7 @@ def test_a_folder_that_is_not_there_yet_is_fit_and_left_as_it_was(tmp_path: Path
 def test_what_a_root_has_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
     Objects(tmp_path).put("probe/of-another", b"kept")
-    assert try_root(str(tmp_path)).fit
+    assert failed(try_root(str(tmp_path))) == {}
     assert [path.name for path in tmp_path.rglob("*")] == ["probe", "of-another"]
 
 
@@ -56,7 +57,7 @@ def test_what_a_root_has_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_bucket_is_fit_and_left_as_it_was(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
     trial = try_root(s3_root)
-    assert failed(trial) == []
+    assert failed(trial) == {}
     assert (trial.storage, trial.create) == ("s3", "if-none-match")
     assert trial.spark_url.startswith("s3a://")
     assert Objects(s3_root).names("") == []
@@ -105,7 +106,7 @@ def test_options_reach_the_processes_of_the_race(s3_root: str, monkeypatch: pyte
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     trial = try_root(s3_root, storage_options=options)
-    assert failed(trial) == []
+    assert failed(trial) == {}
     assert f"spark.hadoop.fs.s3a.endpoint={options['endpoint_url']}" in trial.spark_settings
     assert options["secret"] not in str(trial.plain())
 
@@ -113,7 +114,7 @@ def test_options_reach_the_processes_of_the_race(s3_root: str, monkeypatch: pyte
 def test_a_bucket_that_knows_no_condition_is_not_fit(s3_proxy: Proxy, s3_root: str) -> None:
     s3_proxy.careless = True
     trial = try_root(f"{s3_root}/careless")
-    assert failed(trial) == ["create"]
+    assert list(failed(trial)) == ["create"]
     assert "no-atomic-create" in found(trial, "create").found
     assert Objects(s3_root).names("") == []
 
@@ -161,7 +162,7 @@ def test_a_fault_of_storage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(root_trial._STEPS, "race", lambda _objects, _folder: left_out)
     method, fault = FAULTS[check]
     monkeypatch.setattr(Objects, method, fault)
-    assert failed(try_root(str(tmp_path))) == [check]
+    assert list(failed(try_root(str(tmp_path)))) == [check]
 
 
 def test_winners_are_counted_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,20 @@ def test_winners_are_counted_by_what_they_say(tmp_path: Path, monkeypatch: pytes
 
 def test_a_racer_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    assert "a process of the race has died" in found(try_root(str(tmp_path)), "race").found
+    told = found(try_root(str(tmp_path)), "race").found
+    assert "a process of the race has died (exit code 1): it printed nothing" in told
+
+
+@pytest.mark.slow
+def test_racers_import_what_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
+    stranger = tmp_path / "stranger" / "tidestate"
+    stranger.mkdir(parents=True)
+    (stranger / "__init__.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(stranger.parent)
+    monkeypatch.setenv("PYTHONHASHSEED", "no number")
+    monkeypatch.setenv("PYTHONPATH", str(stranger.parent))
+    assert failed(try_root(str(tmp_path / "root"))) == {}
 
 
 @pytest.mark.parametrize(

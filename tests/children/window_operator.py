@@ -1,7 +1,7 @@
 """The window operator in a process of its own, to be killed.
 
-``python -m tests.children.operator ROOT STORE CACHE OUT KIND``. What it takes as a result it appends to OUT, a line
-per checkpoint, before it acknowledges; ``MOMENT:ID`` as a further argument is where it dies of its own hand.
+``python -m tests.children.window_operator ROOT STORE CACHE OUT KIND``. What it takes as a result it appends to OUT, a
+line per checkpoint, before it acknowledges; ``MOMENT:ID`` as a further argument is where it dies of its own hand.
 """
 
 from __future__ import annotations
