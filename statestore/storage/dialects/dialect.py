@@ -33,10 +33,24 @@ class Below(NamedTuple):
     @staticmethod
     def of(names: Iterable[str]) -> Below:
         """Where a name that ends with a slash stands for a folder."""
-        found = list(names)
+        listed = list(names)
         return Below(
-            [name for name in found if not name.endswith("/")], [name for name in found if name.endswith("/")]
+            [name for name in listed if not name.endswith("/")], [name for name in listed if name.endswith("/")]
         )
+
+    @staticmethod
+    def of_tree(folder: str, entries: Callable[[str], Iterable[tuple[str, bool]]]) -> Below:
+        """Where storage has real folders: ``entries`` lists the full names in one, and whether each is a folder."""
+        objects, folders, unlisted = [], [f"{folder}/"], [folder]
+        while unlisted:
+            for name, is_folder in entries(unlisted.pop()):
+                if is_folder:
+                    folders.append(f"{name}/")
+                    unlisted.append(name)
+                else:
+                    objects.append(name)
+        # A folder can be removed when nothing is in it, so the deepest first.
+        return Below(objects, sorted(folders, reverse=True))
 
 
 class Reply(NamedTuple):

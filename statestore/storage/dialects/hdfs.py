@@ -254,16 +254,7 @@ def _copy(fs: HdfsFiles, old: str, new: str) -> None:
 
 
 def _below(fs: HdfsFiles, full: str) -> Below:
-    objects, folders = [], [f"{full}/"]
-    for name, is_folder in fs.entries(full):
-        if is_folder:
-            below = _below(fs, name)
-            objects += below.objects
-            folders += below.folders
-        else:
-            objects.append(name)
-    # A folder can be removed when nothing is in it, so the deepest first.
-    return Below(objects, sorted(folders, reverse=True))
+    return Below.of_tree(full, fs.entries)
 
 
 def _reply(error: BaseException) -> Reply | None:

@@ -86,11 +86,7 @@ class VolumesFiles:
         try:
             self._ask("PUT", FILES, path, {"overwrite": str(overwrite).lower()}, data=body)
         except VolumesReplyError as error:
-            if (
-                error.status == 409
-                and not overwrite
-                and error.code in ("", "ALREADY_EXISTS", "RESOURCE_ALREADY_EXISTS")
-            ):
+            if error.status == 409 and not overwrite and error.code in _TAKEN:
                 raise FileExistsError(path) from error
             raise
 
@@ -262,16 +258,7 @@ def _has_volume(fs: VolumesFiles, full: str) -> bool:
 
 
 def _below(fs: VolumesFiles, full: str) -> Below:
-    objects, folders = [], [f"{full}/"]
-    for name, is_folder in fs.entries(full):
-        if is_folder:
-            below = _below(fs, name)
-            objects += below.objects
-            folders += below.folders
-        else:
-            objects.append(name)
-    # A folder can be removed when nothing is in it, so the deepest first.
-    return Below(objects, sorted(folders, reverse=True))
+    return Below.of_tree(full, fs.entries)
 
 
 def _put_file(fs: VolumesFiles, local: str, full: str, limits: Mapping[str, Any]) -> None:
