@@ -128,7 +128,14 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "undone"), [*KILLED, *([("iceberg", False)] if LONG else [])])
+KILLED_IN_LONG = [
+    pytest.param("iceberg", False, marks=pytest.mark.long),
+    pytest.param("delta_by_day", True, marks=pytest.mark.long),
+    pytest.param("iceberg_by_day", True, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("kind", "undone"), [*KILLED, *KILLED_IN_LONG])
 def test_killed_in_the_middle(kind: str, undone: bool, target: Target, tmp_path: Path) -> None:
     """Again is once; and what counts again, as the rewind itself is taken back, is there again."""
     root, sink, form = tmp_path / "root", target.sink(delivery_column=ID), "append"
