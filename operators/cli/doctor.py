@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperCommand
 
+from tidestate.operators.cli.spark_address import SparkAddress, remote_of
 from tidestate.recovery.cli.app import AsJson
 from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
@@ -22,23 +22,6 @@ if TYPE_CHECKING:
 doctor_command = typer.Typer(add_completion=False)
 EXIT_UNFIT = 1
 SETTINGS_TITLE = "settings of Spark, for its own checkpoint there:"
-CLASSIC = "classic"
-"""The value of ``--spark`` without one."""
-
-
-class SparkAddress(TyperCommand):
-    """``--spark`` alone means a classic session."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``classic`` after a ``--spark`` that no address follows, since an option of Click needs a value."""
-        pairs = zip(args, [*args[1:], ""], strict=True)
-        return super().parse_args(
-            ctx,
-            [
-                f"{arg}={CLASSIC}" if arg == "--spark" and not after.startswith(("sc://", CLASSIC)) else arg
-                for arg, after in pairs
-            ],
-        )
 
 
 @doctor_command.command(
@@ -70,7 +53,7 @@ def try_storage(
 
     Exit codes: 0 fit; 1 not fit; 5 storage could not be asked.
     """
-    remote = "" if spark in (None, CLASSIC) else str(spark)
+    remote = remote_of(spark)
     with bar() as progress:
         trial = _here(root, progress, remote)
         if spark is not None and trial.fit:
@@ -117,7 +100,7 @@ def _here(root: str, progress: Any, remote: str) -> RootTrial:
 def _with_spark(trial: RootTrial, remote: str, progress: Any) -> RootTrial:
     from tidestate.operators.spark.root_views import session_for, try_through
 
-    session = session_for(remote)
+    session = session_for(remote, "doctor")
     try:
         return replace(trial, checks=(*trial.checks, *try_through(session, trial.root, progress)))
     finally:

@@ -5,10 +5,13 @@ The list of verbs loads this module, so slow imports are inside functions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
+from tidestate.operators.cli.spark_address import SparkAddress, remote_of
 from tidestate.recovery.cli.app import AsJson, Confirm, RootPath
 from tidestate.recovery.cli.progress_bar import bar
 
@@ -17,6 +20,7 @@ withdraw_command = typer.Typer(add_completion=False)
 
 @withdraw_command.command(
     "withdraw",
+    cls=SparkAddress,
     short_help="Remove rows of abandoned checkpoints from the target of a sink.",
     epilog="Example: tidestate withdraw /data/flights flights:sink --confirm",
 )
@@ -30,6 +34,13 @@ def withdraw(
         ),
     ],
     confirm: Confirm = False,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[REMOTE]",
+            help="For a TableSink: a classic session of Spark, or one of Spark Connect at this address.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove the rows of abandoned checkpoints, those that a rewind or a repair has undone, from the target of a
@@ -37,18 +48,32 @@ def withdraw(
 
     From a folder of Parquet files the files of these checkpoints are removed. From Delta, Iceberg and PostgreSQL
     tables with append or changelog their rows are removed in one transaction, for which the sink needs
-    delivery_column=. Upserts and messages in Kafka cannot be withdrawn: the error says what to do instead. The job
-    must not be running.
+    delivery_column=; from the table of a TableSink by Spark, for which --spark opens a session. Upserts and messages
+    in Kafka cannot be withdrawn: the error says what to do instead. The job must not be running.
     """
     from tidestate.operators.sinks.withdrawal import WithdrawalPlan
     from tidestate.recovery.cli.plans import print_plan
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    target = _sink(sink)
-    with bar() as progress:
-        plan = WithdrawalPlan.of(Checkpoint.open(root, progress), target)
+    with _session(spark), bar() as progress:
+        plan = WithdrawalPlan.of(Checkpoint.open(root, progress), _sink(sink))
         plan = plan.execute() if confirm else plan
     print_plan(plan, as_json)
+
+
+@contextmanager
+def _session(spark: str | None) -> Iterator[None]:
+    """A session that sinks find, if the option ``--spark`` is given."""
+    if spark is None:
+        yield
+        return
+    from tidestate.operators.spark.root_views import session_for
+
+    session = session_for(remote_of(spark), "withdraw")
+    try:
+        yield
+    finally:
+        session.stop()
 
 
 def _sink(name: str) -> Any:

@@ -20,10 +20,12 @@ from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
+from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, noted_withdrawal
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import GivenOptions, public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
@@ -127,7 +129,21 @@ class DeltaSink(WithdrawingSink):
             return None
         table = self._opened(package("deltalake", "delta"))
         self._local.check_whole(table)
-        return 0 if table is None else table.transaction_version(run) or 0
+        return 0 if table is None else self._version_of(table, run)
+
+    def _version_of(self, table: Any, run: str) -> int:
+        """The version of the transaction of a run, 0 for none. Raises `UsageError` (``sink-target``) where it has
+        another name since a withdrawal by `TableSink`.
+        """
+        if WITHDRAWN + run in table.metadata().configuration:
+            raise UsageError(
+                "TableSink has withdrawn deliveries of this run from the table, so it alone knows which are there: "
+                "go on with TableSink",
+                code="sink-target",
+                sink=str(self),
+                run=run,
+            )
+        return table.transaction_version(run) or 0
 
     def _compacted_us(self) -> int:
         """When the table was compacted last; else when the oldest version was made that is looked at."""
@@ -158,7 +174,7 @@ class DeltaSink(WithdrawingSink):
         table, names = self._opened(lake), self._partitions.names
         if table is not None and names and (found := table.metadata().partition_columns) != names:
             raise other_partitions(found, names, str(self))
-        if table is not None and (table.transaction_version(delivery.run) or 0) >= delivery.checkpoint:
+        if table is not None and self._version_of(table, delivery.run) >= delivery.checkpoint:
             return
         made = lake.CommitProperties(app_transactions=[lake.Transaction(delivery.run, delivery.checkpoint)])
         tables = tables_of(rows)
@@ -235,7 +251,13 @@ class DeltaSink(WithdrawingSink):
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
         lake = package("deltalake", "delta")
         table = self._opened(lake)
-        made = lake.CommitProperties(app_transactions=[lake.Transaction(run, number) for run, number in last.items()])
+        for delivery in deliveries:
+            self._version_of(table, delivery.run)
+        made = lake.CommitProperties(
+            # Spark shows this note, and does not show transactions.
+            custom_metadata={"userMetadata": noted_withdrawal(last)},
+            app_transactions=[lake.Transaction(run, number) for run, number in last.items()],
+        )
         ids = ", ".join("'" + str(one).replace("'", "''") + "'" for one in deliveries)
         table.delete(f"{_quoted(self.id_column)} IN ({ids})", commit_properties=made)
         self._local.settle()

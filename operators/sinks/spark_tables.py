@@ -14,6 +14,14 @@ delivery cannot both move it. The last snapshot of the branch has the id as a pr
 |---|---|---|
 | before the commit of Delta, before ``main`` is moved | files of no version, a branch that nobody reads | all again |
 | after it | the id in the table | the delivery is recognised, and skipped |
+
+**Withdrawal.** In Iceberg rows are deleted on a branch too, whose last snapshot says up to which checkpoint the
+table then has had the deliveries of each run. In Delta a transaction that is there stays: what counts again one day
+would be skipped. So a withdrawal gives the run another name for its transactions. A property of the table decides it:
+the old name, the new one, the last checkpoint that stays. Then the rows behind that checkpoint are deleted under the
+old name and the highest version there is, after which nobody can store anything under it, also not who stood still
+meanwhile. Who dies in between leaves a property whose rows are still there: whoever withdraws or stores a delivery of
+this run next deletes them first, and a deletion that was carried out is skipped as any transaction.
 """
 
 from __future__ import annotations
@@ -21,21 +29,31 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.sinks.iceberg import DELIVERY
 from tidestate.operators.sinks.spark_forms import GONE
 from tidestate.operators.sinks.stored_columns import quoted_in_spark
+from tidestate.operators.sinks.withdrawn_runs import (
+    NOTED,
+    WITHDRAWN,
+    WithdrawnRun,
+    last_checkpoints,
+    noted_checkpoint,
+    noted_withdrawal,
+)
 from tidestate.recovery.log.outputs import DeliveryId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PART = re.compile(r"`(?:[^`]|``)+`|[^.`/:]+")
-_NOTED = "tidestate:"
-"""What ``userMetadata`` of a version begins with, before the id of its delivery."""
+_LAST_VERSION = 2**63 - 1
+"""The highest version of a transaction: after it none is taken."""
+_WITHDRAWN = "tidestate.withdrawn"
+"""The property of a snapshot that has the last checkpoints which a withdrawal has left, by run."""
 _DELTA_SETTINGS = ("write.txnAppId", "write.txnVersion", "commitInfo.userMetadata")
 _OF_A_CATALOG = 2
 """A name with more parts than a schema and a table begins with a catalogue."""
@@ -44,11 +62,14 @@ _NEWEST = 64
 
 
 class SparkTable(ABC):
-    """A table of this ``name`` in the catalogue of a ``session``."""
+    """A table of this ``name`` in the catalogue of a ``session``. ``runs`` remembers from call to call what was
+    withdrawn of a run, if anything; who asks what is `delivered` forgets it.
+    """
 
-    def __init__(self, session: SparkSession, name: str) -> None:
+    def __init__(self, session: SparkSession, name: str, runs: dict[str, WithdrawnRun | None]) -> None:
         self.session = session
         self.quoted = quoted_name(name)
+        self._runs = runs
 
     @abstractmethod
     def append(self, rows: DataFrame, delivery: DeliveryId) -> None:
@@ -61,6 +82,20 @@ class SparkTable(ABC):
     @abstractmethod
     def delivered(self, run: str) -> int | None:
         """The newest checkpoint of a run that it has, 0 for none; None if its history does not go back so far."""
+
+    @abstractmethod
+    def withdraw(self, column: str, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        """Delete the rows of these deliveries, whose id is in ``column``. Of the runs in ``last`` the table then has
+        had nothing after these checkpoints.
+        """
+
+    def count_ids(self, column: str) -> Mapping[str | None, int | None]:
+        """How many rows have each id in a column; all have None where there is no such column."""
+        rows = self.session.table(self.quoted)
+        if column.lower() not in (name.lower() for name in rows.columns):
+            return {None: rows.count()}
+        counted = rows.groupBy(quoted_in_spark(column)).count().collect()
+        return {row[0]: row[1] for row in counted}
 
     @abstractmethod
     def compacted_us(self) -> int:
@@ -87,23 +122,98 @@ class SparkDeltaTable(SparkTable):
     """A table of Delta Lake, written by transactions of applications."""
 
     def append(self, rows: DataFrame, delivery: DeliveryId) -> None:
-        made = {"txnAppId": delivery.run, "txnVersion": str(delivery.checkpoint), "userMetadata": _noted(delivery)}
+        if self._was_left(delivery):
+            return
+        names = ("txnAppId", "txnVersion", "userMetadata")
+        made = dict(zip(names, self._transaction(delivery), strict=True))
         rows.write.format("delta").mode("append").options(**made).saveAsTable(self.quoted)
 
     def merge(self, rows: DataFrame, by: Sequence[str], delivery: DeliveryId) -> None:
-        values = (delivery.run, str(delivery.checkpoint), _noted(delivery))
-        names = [f"spark.databricks.delta.{name}" for name in _DELTA_SETTINGS]
-        with _session_with(self.session, dict(zip(names, values, strict=True))) as session, _view(rows) as source:
+        if self._was_left(delivery):
+            return
+        with self._session_in(*self._transaction(delivery)) as session, _view(rows) as source:
             session.sql(self.merge_statement(self.quoted, source, rows, by)).collect()
 
     def delivered(self, run: str) -> int | None:
+        self._runs.clear()
+        withdrawn = self._withdrawn_runs().get(run)
+        application = run if withdrawn is None else withdrawn.application
         for limit in (f" LIMIT {_NEWEST}", ""):
             history = self.session.sql(f"DESCRIBE HISTORY {self.quoted}{limit}").select("version", "userMetadata")
-            versions = history.collect()
-            ids = (_delivery_of(str(row["userMetadata"] or "").removeprefix(_NOTED)) for row in versions)
-            if found := [delivery.checkpoint for delivery in ids if delivery is not None and delivery.run == run]:
-                return max(found)
+            versions = history.collect()  # the newest first
+            for row in versions:
+                found = noted_checkpoint(str(row["userMetadata"] or ""), run, application)
+                if found is not None:
+                    return found
+        if withdrawn is not None:  # what is there already is skipped when it comes again
+            return withdrawn.last
         return 0 if min((row["version"] for row in versions), default=0) == 0 else None
+
+    def withdraw(self, column: str, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        for run in sorted({delivery.run for delivery in deliveries}):
+            self._run(run)  # ends what another one has left
+        if last:
+            with self._session_in("", "0", ""):
+                pass  # where a session refuses these settings nothing begins
+            runs = {
+                run: WithdrawnRun(f"{run}.{uuid.uuid4().hex[:12]}", self._application(run), number, column)
+                for run, number in last.items()
+            }
+            properties = ", ".join(f"{_text(WITHDRAWN + run)} = {_text(new.as_text())}" for run, new in runs.items())
+            self.session.sql(f"ALTER TABLE {self.quoted} SET TBLPROPERTIES ({properties})").collect()
+            self._runs.clear()
+            for run, withdrawn in runs.items():
+                self._delete_rows(run, withdrawn)
+        if others := [delivery for delivery in deliveries if delivery.run not in last]:
+            self.session.sql(f"DELETE FROM {self.quoted} WHERE {_of_deliveries(column, others)}").collect()
+
+    def _transaction(self, delivery: DeliveryId) -> tuple[str, str, str]:
+        """The application, its version, and the note of a version of the table."""
+        application = self._application(delivery.run)
+        return application, str(delivery.checkpoint), f"{NOTED}{DeliveryId(application, delivery.checkpoint)}"
+
+    def _was_left(self, delivery: DeliveryId) -> bool:
+        """Whether it is of those that a withdrawal has left in the table, under the name before."""
+        withdrawn = self._run(delivery.run)
+        return withdrawn is not None and delivery.checkpoint <= withdrawn.last
+
+    def _application(self, run: str) -> str:
+        """Under which name the deliveries of a run are stored."""
+        withdrawn = self._run(run)
+        return run if withdrawn is None else withdrawn.application
+
+    def _run(self, run: str) -> WithdrawnRun | None:
+        """What was withdrawn of a run, when the rows of a withdrawal that has not ended are gone."""
+        if run not in self._runs:
+            withdrawn = self._withdrawn_runs().get(run)
+            if withdrawn is not None:
+                self._delete_rows(run, withdrawn)
+            self._runs[run] = withdrawn
+        return self._runs[run]
+
+    def _withdrawn_runs(self) -> dict[str, WithdrawnRun]:
+        properties = self.session.sql(f"SHOW TBLPROPERTIES {self.quoted}").collect()
+        return {
+            str(row["key"]).removeprefix(WITHDRAWN): WithdrawnRun.of_text(row["value"])
+            for row in properties
+            if str(row["key"]).startswith(WITHDRAWN)
+        }
+
+    def _delete_rows(self, run: str, withdrawn: WithdrawnRun) -> None:
+        """Delete what a run has stored after its last checkpoint under the name before, once: the name is burnt."""
+        column, start = quoted_in_spark(withdrawn.column), f"{run}-"
+        behind = f"try_cast(substring({column}, {len(start) + 1}) AS BIGINT) > {withdrawn.last}"
+        of_run = f"left({column}, {len(start)}) = {_text(start)}"
+        note = noted_withdrawal({run: withdrawn.last})
+        with self._session_in(withdrawn.before, str(_LAST_VERSION), note) as session:
+            session.sql(f"DELETE FROM {self.quoted} WHERE {of_run} AND {behind}").collect()
+
+    @contextmanager
+    def _session_in(self, *values: str) -> Iterator[SparkSession]:
+        """A session whose statements are of a transaction: application, version, note."""
+        names = [f"spark.databricks.delta.{name}" for name in _DELTA_SETTINGS]
+        with _session_with(self.session, dict(zip(names, values, strict=True))) as session:
+            yield session
 
     def compacted_us(self) -> int:
         history = self.session.sql(f"DESCRIBE HISTORY {self.quoted}")
@@ -121,26 +231,40 @@ class SparkIcebergTable(SparkTable):
     """A table of Apache Iceberg, written by branches."""
 
     def append(self, rows: DataFrame, delivery: DeliveryId) -> None:
-        with self._branch(delivery) as branch:
+        with self._branch(lambda: self._has(delivery)) as branch:
             if branch is not None:
                 rows.writeTo(branch).option(f"snapshot-property.{DELIVERY}", str(delivery)).append()
 
     def merge(self, rows: DataFrame, by: Sequence[str], delivery: DeliveryId) -> None:
-        with self._branch(delivery) as branch:
+        with self._branch(lambda: self._has(delivery)) as branch:
             if branch is not None:
                 with _view(rows) as source:
                     self.session.sql(self.merge_statement(branch, source, rows, by)).collect()
-                # A statement can give its snapshot no property, so one without rows follows: both are seen at once.
-                none = self.session.table(self.quoted).limit(0)
-                none.writeTo(branch).option(f"snapshot-property.{DELIVERY}", str(delivery)).append()
+                self._append_nothing(branch, DELIVERY, str(delivery))
+
+    def withdraw(self, column: str, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        with self._branch(lambda: False) as branch:
+            if branch is not None:
+                self.session.sql(f"DELETE FROM {branch} WHERE {_of_deliveries(column, deliveries)}").collect()
+                self._append_nothing(branch, _WITHDRAWN, noted_withdrawal(last).removeprefix(NOTED))
+
+    def _append_nothing(self, branch: str, name: str, value: str) -> None:
+        """A snapshot without rows that has a property: a statement cannot give its own one. Both are seen at once."""
+        none = self.session.table(self.quoted).limit(0)
+        none.writeTo(branch).option(f"snapshot-property.{name}", value).append()
+
+    def _has(self, delivery: DeliveryId) -> bool:
+        return self.delivered(delivery.run) >= delivery.checkpoint
 
     @contextmanager
-    def _branch(self, delivery: DeliveryId) -> Iterator[str | None]:
-        """A branch to write to, whose rows are those of the table afterwards; None if the delivery is there."""
+    def _branch(self, is_there: Callable[[], bool]) -> Iterator[str | None]:
+        """A branch to write to, whose rows are those of the table afterwards; None if what is to be written
+        ``is_there``.
+        """
         self.session.sql(f"REFRESH TABLE {self.quoted}").collect()  # catalogues keep tables for a while
         # The head first: what comes between both questions is in the ids, and not in the branch.
         heads = self.session.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = 'main'").collect()
-        if self.delivered(delivery.run) >= delivery.checkpoint:
+        if is_there():
             yield None
             return
         branch = f"tidestate_{uuid.uuid4().hex}"
@@ -154,12 +278,19 @@ class SparkIcebergTable(SparkTable):
             self.session.sql(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS {branch}").collect()
 
     def delivered(self, run: str) -> int:
-        ids = self.session.sql(
-            f"SELECT s.summary['{DELIVERY}'] AS id FROM {self.quoted}.history h JOIN {self.quoted}.snapshots s "
-            f"ON h.snapshot_id = s.snapshot_id WHERE h.is_current_ancestor AND s.summary['{DELIVERY}'] IS NOT NULL"
-        )
-        found = (_delivery_of(row["id"]) for row in ids.collect())
-        return max((one.checkpoint for one in found if one is not None and one.run == run), default=0)
+        columns = f"summary['{DELIVERY}'] AS id, summary['{_WITHDRAWN}'] AS withdrawn"
+        snapshots = self.session.sql(f"SELECT snapshot_id, parent_id, {columns} FROM {self.quoted}.snapshots")
+        by_id = {row["snapshot_id"]: row for row in snapshots.collect()}
+        heads = self.session.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = 'main'").collect()
+        snapshot = by_id.get(heads[0]["snapshot_id"]) if heads else None
+        while snapshot is not None:  # from the newest one back, and not by their times: each writer has a clock
+            delivery, withdrawn = _delivery_of(snapshot["id"]), last_checkpoints(snapshot["withdrawn"] or "")
+            if delivery is not None and delivery.run == run:
+                return delivery.checkpoint
+            if run in withdrawn:
+                return withdrawn[run]
+            snapshot = by_id.get(snapshot["parent_id"])
+        return 0
 
     def compacted_us(self) -> int:
         last = self.session.sql(
@@ -175,8 +306,7 @@ class SparkIcebergTable(SparkTable):
         """Call a procedure of the catalogue of the table with the table, and these ``arguments``."""
         parts = name_parts(self.quoted)
         catalog = parts[0] if len(parts) > _OF_A_CATALOG else quoted_in_spark(self._current_catalog())
-        table = self.quoted.replace("\\", "\\\\").replace("'", "\\'")
-        statement = f"CALL {catalog}.system.{procedure}(table => '{table}', {arguments})"
+        statement = f"CALL {catalog}.system.{procedure}(table => {_text(self.quoted)}, {arguments})"
         self.session.sql(statement).collect()
 
     def _current_catalog(self) -> str:
@@ -243,8 +373,15 @@ def _view(rows: DataFrame) -> Iterator[str]:
         rows.sparkSession.catalog.dropGlobalTempView(name)
 
 
-def _noted(delivery: DeliveryId) -> str:
-    return f"{_NOTED}{delivery}"
+def _of_deliveries(column: str, deliveries: Iterable[DeliveryId]) -> str:
+    """The condition of the rows of these deliveries."""
+    return f"{quoted_in_spark(column)} IN ({', '.join(_text(str(delivery)) for delivery in deliveries)})"
+
+
+def _text(value: str) -> str:
+    """A value as a literal of SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _delivery_of(text: Any) -> DeliveryId | None:

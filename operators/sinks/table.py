@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +13,13 @@ from tidestate.operators.describe.sinks import Refused, runner_error
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
 from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form
-from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.rows import Rows
 from tidestate.operators.sinks.spark_forms import GONE, formed_in_spark, has_null
 from tidestate.operators.sinks.spark_tables import SPARK_TABLES, SparkTable, name_parts, provider_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, quoted_in_spark, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
+from tidestate.operators.sinks.withdrawing import WithdrawingSink
+from tidestate.operators.sinks.withdrawn_runs import WithdrawnRun
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
@@ -41,9 +42,14 @@ _PASSING = (
 )
 """In what Spark raises where the same write may succeed later: the network, or another writer that was faster."""
 _MOST_PARTS = 4
+_TO_WITHDRAW = UsageError(
+    "rows are taken out of a table of Spark's catalogue by Spark: give --spark, or make a session in this process "
+    "first",
+    code="sink-runner",
+)
 
 
-class TableSink(IncludedSink):
+class TableSink(WithdrawingSink):
     """Writes each delivery to a table of Spark's catalogue, ``catalog.schema.table``, of Delta Lake or Iceberg.
 
     The executors write, by Spark's own writers, so the session needs the connector of the format. A delivery is one
@@ -56,16 +62,14 @@ class TableSink(IncludedSink):
     ``schema="merge"`` it gets those that it has not. ``compact="1 hour"`` calls ``OPTIMIZE``, or the procedure
     ``rewrite_data_files``, once an hour.
 
+    A withdrawal deletes rows by SQL, so it needs a session of Spark too: the one of this process, or for the command
+    ``--spark``.
+
     On Spark alone: other runners refuse it (``sink-runner``).
     """
 
     target_columns = TargetColumns(ignores_case=True, lacks=not_of_delta)
     needs_spark = True
-    kept_for_good = (
-        "what TableSink has written cannot be withdrawn: a table of Delta never forgets a transaction, so it would "
-        "not take such a delivery again if it counts one day. Delete the rows whose delivery_column= has the id of "
-        "an abandoned checkpoint, or give the job a new table"
-    )
 
     @checked
     def __init__(
@@ -98,6 +102,7 @@ class TableSink(IncludedSink):
         self._table, self._format, self._schema = table, format, checked_changes(schema)
         super().__init__(changes, key, behind, columns=stored_columns(columns, delivery_column))
         self._compaction = Compaction(compact, str(self))
+        self._runs: dict[str, WithdrawnRun | None] = {}
 
     def __str__(self) -> str:
         return f"TableSink({self._table!r})"
@@ -136,6 +141,18 @@ class TableSink(IncludedSink):
         target = self._found(_session())
         return 0 if target is None else target.delivered(run)
 
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        target = self._found(_session(_TO_WITHDRAW))
+        if target is None and self._format is None:
+            raise self._missing()
+        return {} if target is None else target.count_ids(self.id_column)
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        target = self._found(_session(_TO_WITHDRAW))
+        if target is None:
+            raise self._missing()
+        target.withdraw(self.id_column, deliveries, last)
+
     def _found(self, session: SparkSession) -> SparkTable | None:
         provider = provider_of(session, self._table)
         if provider is None:
@@ -148,7 +165,7 @@ class TableSink(IncludedSink):
                 found=provider or "a view",
                 formats=[*SPARK_TABLES],
             )
-        return SPARK_TABLES[provider](session, self._table)
+        return SPARK_TABLES[provider](session, self._table, self._runs)
 
     def _target(self, session: SparkSession, formed: DataFrame) -> SparkTable:
         """The table, made if it is not there."""
@@ -158,7 +175,7 @@ class TableSink(IncludedSink):
         if self._format is None:
             raise self._missing()
         columns = ", ".join(_defined(field) for field in formed.schema.fields if field.name != GONE)
-        table = SPARK_TABLES[self._format](session, self._table)
+        table = SPARK_TABLES[self._format](session, self._table, self._runs)
         try:
             session.sql(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({columns}) USING {self._format}").collect()
         except Exception:
@@ -208,10 +225,10 @@ def _defined(field: Any) -> str:
     return f"{quoted_in_spark(field.name)} {field.dataType.simpleString()}"
 
 
-def _session() -> SparkSession:
-    """The session of the job that runs in this process. Raises `UsageError` (``sink-runner``) where there is none."""
+def _session(without: UsageError | None = None) -> SparkSession:
+    """The session of this process. Raises `UsageError` (``sink-runner``) where there is no Spark."""
     kind = sys.modules["pyspark.sql"].SparkSession if "pyspark.sql" in sys.modules else None
     if kind is None:
-        raise runner_error("TableSink")
+        raise without or runner_error("TableSink")
     found: SparkSession = kind.getActiveSession() or kind.builder.getOrCreate()
     return found

@@ -25,12 +25,12 @@ from tidestate.statestore.storage.dialects.table import dialect_of
 from tidestate.statestore.storage.objects import Objects
 
 
-def session_for(remote: str) -> SparkSession:
+def session_for(remote: str, verb: str) -> SparkSession:
     """A session of Spark Connect at an address such as ``sc://host:15002``; a classic one, with the settings of
-    ``spark-submit`` and the environment, where it is empty.
+    ``spark-submit`` and the environment, where it is empty. ``verb`` is what it is named after.
     """
     builder = SparkSession.builder
-    return builder.remote(remote).getOrCreate() if remote else builder.appName("tidestate doctor").getOrCreate()
+    return builder.remote(remote).getOrCreate() if remote else builder.appName(f"tidestate {verb}").getOrCreate()
 
 
 def try_through(session: SparkSession, root: str, on_progress: ProgressCallback | None = None) -> list[TrialCheck]:

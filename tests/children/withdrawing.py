@@ -22,11 +22,11 @@ def main(target: str, form: str, root: str) -> None:
     planned = plan_withdrawal(Checkpoint.open(root), sink)
     _die_after(Objects, "delete", times=2 if target.startswith("parquet_by_day:") else 1)  # a mark, then a file
     _die_after(PostgresSink, "_delete")
-    if target.startswith("delta:"):
+    if target.startswith(("delta:", "delta_by_day:")):
         import deltalake
 
         _die_after(deltalake.DeltaTable, "delete", calls=False)
-    if target.startswith("iceberg:"):
+    if target.startswith(("iceberg:", "iceberg_by_day:")):
         from pyiceberg.table import Transaction
 
         _die_after(Transaction, "commit_transaction", calls=False)

@@ -211,6 +211,13 @@ def nowhere() -> IncludedSink:
     return ParquetSink("/nowhere/at-all")
 
 
+def with_utc(rows: pa.Table) -> pa.Table:
+    """Rows that Spark has written, whose times are those of its session, which is in UTC."""
+    utc = pa.timestamp("us", "UTC")
+    fields = [field.with_type(utc) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
 def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
     return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
 

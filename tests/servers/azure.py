@@ -56,14 +56,16 @@ def _installed() -> Path:
     return main
 
 
-def signed_once(endpoint: str) -> str:
-    """The same with a signature of the account, not of each request: a proxy may then change a header."""
+def signed_once(endpoint: str, days: int = 1) -> str:
+    """The same with a signature of the account, not of each request: a proxy may then change a header. It lasts so
+    many days.
+    """
     rights, kinds = (
         AccountSasPermissions(read=True, write=True, delete=True, list=True),
         ResourceTypes(True, True, True),
     )
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    signature = generate_account_sas(ACCOUNT, ACCOUNT_KEY, kinds, rights, tomorrow)
+    until = datetime.now(UTC) + timedelta(days=days)
+    signature = generate_account_sas(ACCOUNT, ACCOUNT_KEY, kinds, rights, until)
     return f"BlobEndpoint={endpoint}/{ACCOUNT};AccountName={ACCOUNT};SharedAccessSignature={signature};"
 
 

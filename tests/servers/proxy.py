@@ -6,7 +6,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,7 +23,7 @@ class Proxy(ThreadingHTTPServer):
     when the reply is there, ``torn`` in the middle of the reply; ``(status, code)`` is answered in the server's
     place; a number of seconds is a delay, after which the request passes. A ``careless`` one does not know
     conditional requests. ``chance`` gives a fault for each further method, or none. ``expired`` is answered to all
-    requests while it is set.
+    requests while it is set, but those for which ``knows`` says yes by their path and headers.
     """
 
     daemon_threads = True
@@ -42,6 +42,7 @@ class Proxy(ThreadingHTTPServer):
         self.conditions: list[str | None] = []
         self.careless = False
         self.expired: tuple[int, str] | None = None
+        self.knows: Callable[[str, Mapping[str, str]], bool] = lambda _path, _headers: False
         self.chance: Callable[[str], Fault] = lambda _method: None
         self.witness: Callable[[str, bytes], None] = lambda _moment, _request: None
 
@@ -51,8 +52,8 @@ class Proxy(ThreadingHTTPServer):
     def count(self, method: str) -> int:
         return sum(entry[0] == method for entry in self.log)
 
-    def next_fault(self, method: str) -> Fault:
-        if self.expired is not None:
+    def next_fault(self, method: str, path: str, headers: Mapping[str, str]) -> Fault:
+        if self.expired is not None and not self.knows(path, headers):
             return self.expired
         waiting = self.faults.get(method, [])
         return waiting.pop(0) if waiting else self.chance(method)
@@ -68,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = self.server.next_fault(self.command)
+        fault = self.server.next_fault(self.command, self.path, dict(self.headers.items()))
         if isinstance(fault, float):
             time.sleep(fault)
         if fault == "before":

@@ -5,7 +5,10 @@ form, whoever dies. By hand: ``python -m tools.spark_matrix --sparks 4.1.4 tests
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,13 +21,14 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
-from tests.helpers.targets import Target, holds_all_once
+from tests.helpers.targets import Target, holds_all_once, with_utc
 from tests.servers.connect import connect_server
 from tests.servers.kafka import UnavailableError
 from tests.servers.spark_tables import BOTH, VERSION, connectors, settings_with_tables
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tools.demo.child import Child
+from tools.java import java_home
 
 pytestmark = [pytest.mark.long, pytest.mark.kill]
 
@@ -76,12 +80,7 @@ class Read(Target):
         raise NotImplementedError
 
     def table(self) -> pa.Table:
-        rows = pq.read_table(self.place)
-        times = [
-            field.with_type(pa.timestamp("us", "UTC")) for field in rows.schema if pa.types.is_timestamp(field.type)
-        ]
-        schema = {field.name: field for field in (*rows.schema, *times)}
-        return rows.cast(pa.schema([*schema.values()]))
+        return with_utc(pq.read_table(self.place))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,6 +110,54 @@ def test_killed_at_any_moment_of_a_delivery(format: str, form: Form, jars: str, 
     child.finish()
     assert kills > 1
     assert holds_all_once(Read(str(tmp_path / "rows.parquet")), form, tmp_path / "root") > 20
+
+
+def withdrawals(folder: Path, *given: str) -> list[str]:
+    """What was wrong with the tables, of each comparison of a program that withdraws from them."""
+    return [str(event["wrong"]) for event in answers(folder, "tests.children.table_withdrawal", *given)]
+
+
+@pytest.mark.parametrize("form", ["append", "changelog"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_table_gives_back_what_a_rewind_has_abandoned(format: str, form: Form, jars: str, tmp_path: Path) -> None:
+    """Panes and late rows; that of a changelog has partitions."""
+    assert withdrawals(tmp_path, jars, str(tmp_path), format, form, "all") == [""]
+
+
+@pytest.mark.parametrize("then", ["again", "undone"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_killed_in_the_middle_of_a_withdrawal(format: str, then: str, jars: str, tmp_path: Path) -> None:
+    given = [jars, str(tmp_path), format, "changelog"]
+    command = [sys.executable, "-m", "tests.children.table_withdrawal", *given, "dies"]
+    child = Child(command, tmp_path / "killed", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "dies")
+    child.kill()
+    assert withdrawals(tmp_path, *given, then) == [""]
+
+
+def test_the_command_withdraws_by_a_session_of_its_own(jars: str, tmp_path: Path) -> None:
+    given, root = [jars, str(tmp_path), "iceberg", "append"], tmp_path / "root"
+    child = Child([sys.executable, "-m", "tests.children.table_withdrawal", *given, "dies"], tmp_path / "a", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "dies")
+    child.kill()
+    (tmp_path / "sinks_of_job.py").write_text(
+        "from tidestate.sinks import TableSink\nsink = TableSink('ice.db.panes', delivery_column='delivery')\n"
+    )
+    settings = settings_with_tables(jars, tmp_path / "tables")
+    submitted = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "withdraw", str(root), "sinks_of_job:sink"]
+    submitted = f"--master local[2] {submitted} pyspark-shell"
+    done = subprocess.run(
+        [*command, "--spark", "--confirm", "--json"],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": submitted, "JAVA_HOME": java_home()},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["deliveries"]
+    assert withdrawals(tmp_path, *given, "taken out") == [""]
 
 
 @pytest.mark.parametrize(("format", "form"), [("delta", "upsert"), ("iceberg", "changelog")])

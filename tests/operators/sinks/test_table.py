@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_a_format_is_one_with_transactions() -> None:
 
 def test_names_are_quoted_as_spark_reads_them() -> None:
     assert name_parts("main.`a.b`.t") == ["main", "`a.b`", "t"]
-    assert SparkDeltaTable(None, "main.`a.b`.t").quoted == "`main`.`a.b`.`t`"  # type: ignore[arg-type]
+    assert SparkDeltaTable(None, "main.`a.b`.t", {}).quoted == "`main`.`a.b`.`t`"  # type: ignore[arg-type]
 
 
 def test_it_goes_to_the_server_of_spark_connect_as_it_is() -> None:
@@ -52,12 +53,16 @@ def test_it_goes_to_the_server_of_spark_connect_as_it_is() -> None:
     assert (str(sink), sink.changes) == ("TableSink('t')", "upsert")
 
 
-def test_it_is_not_withdrawn(tmp_path: Path) -> None:
+def test_it_is_withdrawn_by_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job().standalone(checkpoint=tmp_path / "root").run(sample(2, 40))
-    for changes, why in (("append", "never forgets a transaction"), ("upsert", "start the job")):
-        sink = sinks.TableSink("t", changes=changes, delivery_column="delivery")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=f"{why}.*withdraw-form"):
-            plan_withdrawal(Checkpoint.open(tmp_path / "root"), sink)
+    monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
+    for more, why in (
+        ({"delivery_column": "delivery"}, "give --spark.*sink-runner"),
+        ({}, "withdraw-column"),
+        ({"changes": "upsert", "delivery_column": "delivery"}, "start the job.*withdraw-form"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            plan_withdrawal(Checkpoint.open(tmp_path / "root"), sinks.TableSink("t", **more))  # type: ignore[arg-type]
 
 
 class Py4JJavaError(Exception):

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -23,7 +24,8 @@ from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.postgres import PostgresSink
-from tidestate.operators.sinks.withdrawal import Withdrawal, execute_withdrawal, plan_withdrawal
+from tidestate.operators.sinks.withdrawal import Withdrawal, delivery_of, execute_withdrawal, plan_withdrawal
+from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, WithdrawnRun, noted_checkpoint
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import OutputKind
@@ -128,7 +130,14 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "undone"), [*KILLED, *([("iceberg", False)] if LONG else [])])
+KILLED_IN_LONG = [
+    pytest.param("iceberg", False, marks=pytest.mark.long),
+    pytest.param("delta_by_day", True, marks=pytest.mark.long),
+    pytest.param("iceberg_by_day", True, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("kind", "undone"), [*KILLED, *KILLED_IN_LONG])
 def test_killed_in_the_middle(kind: str, undone: bool, target: Target, tmp_path: Path) -> None:
     """Again is once; and what counts again, as the rewind itself is taken back, is there again."""
     root, sink, form = tmp_path / "root", target.sink(delivery_column=ID), "append"
@@ -245,6 +254,25 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"1 delivery of checkpoint {gone[0]}, " in command("made", "--confirm").stdout
     again = json.loads(command("sink", "--json", "--confirm").stdout)
     assert (again["done"], again["deliveries"]) == (True, [])
+
+
+def test_a_table_of_delta_says_to_tablesink_and_hears_from_it(tmp_path: Path) -> None:
+    """Spark shows no transactions: a note says what was withdrawn, a property that the run has another name."""
+    root, target = tmp_path / "root", target_of(f"delta:{tmp_path / 't'}")
+    sink = target.sink(delivery_column=ID)
+    run(root, sink, 4)
+    (first, *_) = abandoned(root)
+    (delivery, *_) = (delivery_of(one.delivery) for one in withdraw(root, sink).deliveries)
+    assert delivery is not None
+    table = deltalake.DeltaTable(target.place)
+    assert noted_checkpoint(table.history(1)[0]["userMetadata"], delivery.run, delivery.run) == first - 1
+    properties = {f"{WITHDRAWN}{delivery.run}": WithdrawnRun("other", delivery.run, 2, ID).as_text()}
+    table.alter.set_table_properties(properties, raise_if_not_exists=False)
+    with pytest.raises(UsageError, match=r"go on with TableSink.*sink-target"):
+        sink.last(delivery.run)
+    with pytest.raises(UsageError, match=r"go on with TableSink.*sink-target"):
+        sink(target.table(), delivery)
+    assert sink.last("of another job") == 0
 
 
 # In every run: rows of before the column are unclear, and of another job unknown.
