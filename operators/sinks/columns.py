@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from tidestate.statestore.errors import UsageError
 
@@ -29,7 +30,7 @@ def new_columns(
 ) -> pa.Schema:
     """The columns that the table of a ``sink`` gets. ``by`` identifies its rows; ``own``: it may have more columns
     than the rows. Raises `UsageError` (``sink-target``) where they are to be refused, for a column that identifies
-    rows, and for numbers that its types would cut.
+    rows, and for values that its types would change.
     """
     new = [field for field in rows if field.name not in table.names]
     check_identity([field.name for field in new], by, sink)
@@ -44,15 +45,17 @@ def new_columns(
             missing=[field.name for field in new],
             gone=less,
         )
-    if cut := [field.name for field in rows if field.name in table.names and _cuts(table.field(field.name), field)]:
+    shared = [field for field in rows if field.name in table.names]
+    changed = [field.name for field in shared if not _holds(table.field(field.name).type, field.type)]
+    if changed:
         raise UsageError(
-            "a column of the table has a numeric type that cannot hold these values, so none of these rows were "
-            "stored: change its type",
+            "a column of the table has a type that would change these values, so none of these rows were stored: "
+            "change its type, or cast what the column is made of",
             code="sink-target",
             sink=sink,
-            columns=cut,
-            types=[str(table.field(name).type) for name in cut],
-            found=[str(rows.field(name).type) for name in cut],
+            columns=changed,
+            types=[str(table.field(name).type) for name in changed],
+            found=[str(rows.field(name).type) for name in changed],
         )
     return pa.schema(new)
 
@@ -119,7 +122,43 @@ def with_signed(rows: pa.Table, table: pa.Schema, sink: str) -> pa.Table:
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _cuts(stored: pa.Field, field: pa.Field) -> bool:
-    """Whether numbers are stored in a type that has no fractions, where they may have some."""
-    fractions = pa.types.is_floating(field.type) or (pa.types.is_decimal(field.type) and field.type.scale > 0)
-    return fractions and pa.types.is_integer(stored.type)
+_EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
+"""Whole numbers of so many bits are numbers of these types."""
+
+
+def _holds(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a column of the type ``stored`` has values of another type as they are, or the target refuses a value
+    that it has not: targets round, cut and shift the others without a word, and two keys become one.
+    """
+    if pt.is_nested(kind):
+        return _holds_nested(stored, kind)
+    if _plain(stored) == _plain(kind) or pt.is_null(kind):
+        return True
+    if pt.is_integer(kind):
+        bits = _EXACT_BITS.get(stored, 0)
+        return pt.is_integer(stored) or pt.is_decimal(stored) or kind.bit_width - pt.is_signed_integer(kind) <= bits
+    if pt.is_decimal(kind):
+        return bool(stored.scale >= kind.scale if pt.is_decimal(stored) else pt.is_integer(stored) and not kind.scale)
+    # A time without a zone is in UTC, for targets that are written without Spark.
+    is_wider = pt.is_floating(kind) and pt.is_floating(stored) and stored.bit_width >= kind.bit_width
+    return is_wider or bool(pt.is_timestamp(kind) and pt.is_timestamp(stored))
+
+
+def _holds_nested(stored: pa.DataType, kind: pa.DataType) -> bool:
+    alike = (pt.is_struct, pt.is_map, lambda nested: pt.is_nested(nested) and nested.num_fields == 1)
+    if not any(of_kind(stored) and of_kind(kind) for of_kind in alike) or stored.num_fields != kind.num_fields:
+        return False
+    inner = [(stored.field(number), kind.field(number)) for number in range(kind.num_fields)]
+    named = not pt.is_struct(kind) or all(mine.name.lower() == other.name.lower() for mine, other in inner)
+    return named and all(_holds(mine.type, other.type) for mine, other in inner)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """One type for those that differ in how Arrow keeps their values alone."""
+    if pt.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pt.is_large_string(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _SIGNED.get(kind, kind)

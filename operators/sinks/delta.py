@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from os import PathLike
@@ -33,14 +35,24 @@ from tidestate.statestore.storage.local import is_local
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger("tidestate")
+
 _COMPACTED = "tidestate.compacted"
 """What a version that is a compaction of ours has noted: its time, in microseconds since 1970."""
+_COMPACTOR = "tidestate.compactor"
+"""The property of a table that says which sink compacts it: a random name, new in each process."""
 _RECENT = 200
 """So many versions are looked through for the last compaction, once in a process."""
 _EXTENSION = "DeltaSparkSessionExtension"
 _GONE = ".gone"
 """A name that no column of a job has."""
-_PASSING_CAUSES = ("java.net.", "java.io.IOException", "SdkClientException", "io.delta.exceptions.Concurrent")
+_PASSING_CAUSES = (
+    "java.net.",
+    "java.io.IOException",
+    "SdkClientException",
+    "io.delta.exceptions.Concurrent",
+    "MetadataChanged",
+)
 """Of what Spark's connector raises; another writer that was faster is asked again whether the id is there."""
 _OF_COLUMNS = ("Schema error", "Invalid data type", "Duplicate field name")
 """In what ``deltalake`` raises, as a bare `Exception`, for columns that no table of Delta can have."""
@@ -90,6 +102,7 @@ class DeltaSink(WithdrawingSink):
         super().__init__(changes, key, behind, secrets, stored)
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
         self._partitions, self._compaction = target_partitions(partition_by, stored), Compaction(compact, str(self))
+        self._compactor = uuid.uuid4().hex
 
     def __str__(self) -> str:
         return f"DeltaSink({public_url(self._table)!r})"
@@ -156,11 +169,33 @@ class DeltaSink(WithdrawingSink):
         return int(last.get(_COMPACTED, last["timestamp"] * 1000))
 
     def _compact(self, time_us: int) -> None:
-        """Rewrite the small files of each partition: one version, which says of itself that no row has changed."""
+        """Rewrite the small files of each partition: one version, which says of itself that no row has changed.
+
+        ``deltalake`` commits it also over another compaction that has rewritten the same files meanwhile, and the
+        rows would be there twice. Over a change of properties it commits nothing. So a sink compacts a version that
+        has its own name in a property: if another sink puts its name there meanwhile, nothing is committed.
+        """
         lake = package("deltalake", "delta")
-        made = lake.CommitProperties(custom_metadata={_COMPACTED: str(time_us)})
-        self._opened(lake).optimize.compact(commit_properties=made)
+        table = self._opened(lake)
+        if table.metadata().configuration.get(_COMPACTOR) != self._compactor:
+            table.alter.set_table_properties({_COMPACTOR: self._compactor}, raise_if_not_exists=False)
+        begun = table.version()
+        noted = lake.CommitProperties(custom_metadata={_COMPACTED: str(time_us)})
+        table.optimize.compact(commit_properties=noted)
         self._local.settle()
+        self._tell_of_others(table.history(max(table.version() - begun, 1)), begun, time_us)
+
+    def _tell_of_others(self, versions: Sequence[Mapping[str, Any]], begun: int, time_us: int) -> None:
+        """Log a compaction that no sink has made, and that came between: nothing that it knows could refuse it."""
+        for version in versions:
+            is_own = version.get(_COMPACTED) == str(time_us)
+            if version["version"] > begun and version.get("operation") == "OPTIMIZE" and not is_own:
+                log.error(
+                    "%s has rows twice: somebody else compacted the table at the same moment. Go back to version %d "
+                    "(RESTORE TABLE), deliver what came later again, and leave compact= out, or the other compaction",
+                    self,
+                    version["version"],
+                )
 
     def _needs_connector(self) -> bool:
         """Whether Spark's connector writes it, to where it may have credentials of its own."""

@@ -8,12 +8,10 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.sinks.partitions import TargetPartitions
+from tidestate.operators.sinks.partitions import NULL_FOLDER, TargetPartitions
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""Where the rows are whose value is null."""
 _LONGEST = 255
 """Bytes of a name in most file systems."""
 

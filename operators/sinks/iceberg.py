@@ -85,6 +85,13 @@ class IcebergSink(WithdrawingSink):
         stored = stored_columns(columns, delivery_column)
         super().__init__(changes, key, behind, secrets_of_options(properties or {}), stored)
         self._partitions = target_partitions(partition_by, stored)
+        spans = [field.column for field in self._partitions.fields if field.unit != "value"]
+        if twice := [column for column in spans if spans.count(column) > 1]:
+            raise UsageError(
+                "Iceberg has days or hours of a column, not both: leave the days out, as each hour has its day",
+                code="sink-partition",
+                found=twice[0],
+            )
         self._table, self._catalog, self._properties = table, catalog, GivenOptions(properties or {})
         self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self))
 

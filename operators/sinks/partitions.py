@@ -19,6 +19,8 @@ from tidestate.operators.sinks.stored_columns import StoredColumns, quoted_in_sp
 from tidestate.statestore.arguments import called
 from tidestate.statestore.errors import UsageError
 
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""What stands for null in the path of a file."""
 PartitionUnit = Literal["value", "day", "hour"]
 
 
@@ -77,12 +79,15 @@ class TargetPartitions:
             raise _wrong("partition_by= has all columns that are stored, and files would have none", schema.names[0])
 
     def check_values(self, rows: pa.Table) -> None:
-        """Raise `UsageError` (``sink-partition``) for empty texts, which folders of partitions take for null."""
+        """Raise `UsageError` (``sink-partition``) for texts that folders of partitions take for null."""
         for field in self.fields:
-            if _is_text(rows.schema.field(field.column).type) and pc.any(pc.equal(rows[field.column], "")).as_py():
+            if not _is_text(rows.schema.field(field.column).type):
+                continue
+            texts = rows[field.column]
+            if pc.any(pc.or_kleene(pc.equal(texts, ""), pc.equal(texts, NULL_FOLDER))).as_py():
                 raise _wrong(
-                    "a partition has an empty text as its value, which readers would take for null: partition by "
-                    "another column",
+                    "a partition has an empty text as its value, or __HIVE_DEFAULT_PARTITION__, which readers would "
+                    "take for null: partition by another column",
                     field.column,
                 )
 
@@ -99,15 +104,16 @@ class TargetPartitions:
 
     def expressions(self, columns: Sequence[tuple[str, str]]) -> list[str]:
         """All columns as expressions of Spark's SQL, given their names and types there, with what is made of them.
-        An empty text in a partition is an error of the query, see `check_values`.
+        A text in a partition that readers take for null is an error of the query, see `check_values`.
         """
         kinds, by_value = dict(columns), {field.column for field in self.fields if field.unit == "value"}
         selected = []
         for name, kind in columns:
             quoted = quoted_in_spark(name)
             if name in by_value and kind == "string":
-                message = "raise_error('a partition has an empty text as its value [sink-partition]')"
-                selected.append(f"CASE WHEN {quoted} = '' THEN {message} ELSE {quoted} END AS {quoted}")
+                message = "raise_error('readers would take the value of a partition for null [sink-partition]')"
+                is_null = f"{quoted} IN ('', '{NULL_FOLDER}')"
+                selected.append(f"CASE WHEN {is_null} THEN {message} ELSE {quoted} END AS {quoted}")
             else:
                 selected.append(quoted)
         made = [field for field in self.fields if field.unit != "value"]

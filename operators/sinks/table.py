@@ -35,6 +35,8 @@ _PASSING = (
     "SdkClientException",
     "io.delta.exceptions.Concurrent",
     "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "MetadataChanged",
     "CommitFailedException",
     "CommitStateUnknownException",
     "ServiceUnavailable",
@@ -201,6 +203,15 @@ class TableSink(WithdrawingSink):
         shared = type(there)([field for field in there.fields if field.name.lower() in given])
         columns = arrow_schema_of(shared)
         spelled = pa.schema([field.with_name(given[field.name.lower()]) for field in columns])
+        if moved := [field.name for field in spelled if _other_clock(field.type, rows.field(field.name).type)]:
+            raise UsageError(
+                "a column of the table has times without a zone, or these rows have, so Spark would store what the "
+                "clock of its session shows, where an hour comes twice; none of these rows were stored: change the "
+                "type of the column",
+                code="sink-target",
+                sink=str(self),
+                columns=moved,
+            )
         if new := new_columns(spelled, rows, self._schema, str(self), by, own=True).names:
             added = ", ".join(_defined(formed.schema[name]) for name in new)
             target.session.sql(f"ALTER TABLE {target.quoted} ADD COLUMNS ({added})").collect()
@@ -219,6 +230,11 @@ class TableSink(WithdrawingSink):
         if any(kind.__name__ == "Py4JJavaError" or kind.__module__.startswith("pyspark.errors") for kind in kinds):
             return any(cause in str(error) for cause in _PASSING)
         return True if isinstance(error, OSError) else None
+
+
+def _other_clock(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether one of two types of times has a zone and the other has not."""
+    return pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) != (kind.tz is None)
 
 
 def _defined(field: Any) -> str:

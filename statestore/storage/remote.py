@@ -20,7 +20,8 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.secrets import Secrets, has_password
+from tidestate.statestore.roots import check_public
+from tidestate.statestore.secrets import Secrets
 from tidestate.statestore.storage.connection import check_scheme, connection
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
 from tidestate.statestore.storage.dialects.dialect import Below, Dialect
@@ -399,13 +400,7 @@ class _Creation:
 
 def _canonical(url: str) -> str:
     """One spelling for one place."""
-    if has_password(url):
-        raise UsageError(
-            "a root must not contain a password, as roots are written to logs and into other roots: put it into "
-            "the environment or into the configuration of fsspec",
-            code="root-secret",
-            scheme=url.partition("://")[0],
-        )
+    check_public(url)
     dialect_of(url).check(url)
     canonical = canonical_url(url)
     if canonical.endswith("://"):

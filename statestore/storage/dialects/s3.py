@@ -8,6 +8,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.dialect import (
     CONNECT_SECONDS,
     FRESH,
@@ -36,6 +37,15 @@ def _connect(root: str, options: Mapping[str, Any]) -> Any:
     fs = fsspec.filesystem("s3", **{**settings, **FRESH, "config_kwargs": limits})
     fs.retries = 1  # s3fs' own, on top of botocore's
     return fs
+
+
+def _check(url: str) -> None:
+    if "//" in url.partition("://")[2].strip("/"):
+        raise UsageError(
+            "a folder of the root has no name, and lists of S3 would not show what lies in it: write one slash",
+            code="root-url",
+            root=url,
+        )
 
 
 def _server(root: str, options: Mapping[str, Any]) -> str:
@@ -90,6 +100,7 @@ S3 = Dialect(
     refused=frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"}),
     no_container=frozenset({"NoSuchBucket"}),
     age_us=_age_us,
+    check=_check,
     spelled=lambda rest: rest.strip("/"),
     hadoop=lambda url, options: url.replace("s3://", "s3a://", 1),
     connect=_connect,

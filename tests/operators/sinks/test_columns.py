@@ -63,6 +63,62 @@ def test_a_new_column_is_refused_and_nothing_was_stored(target: Target) -> None:
     assert (stored(target), sink.last("f" * 32)) == ([{"n": 1, "s": 1}], 1)
 
 
+UTC_TIME, DAY, CLOCK = TIME, pa.date32(), pa.timestamp("us")
+CHANGED = [
+    (DAY, UTC_TIME),
+    (UTC_TIME, DAY),
+    (pa.float32(), pa.int64()),
+    (pa.float64(), pa.int64()),
+    (pa.float32(), pa.int32()),
+    (pa.float32(), pa.float64()),
+    (pa.float64(), pa.decimal128(9, 2)),
+    (pa.decimal128(9, 1), pa.decimal128(9, 2)),
+    (pa.int64(), pa.float64()),
+    (pa.int64(), pa.decimal128(9, 2)),
+    (pa.string(), UTC_TIME),
+    (pa.string(), pa.int64()),
+    (pa.int64(), pa.string()),
+    (pa.bool_(), pa.int64()),
+    (pa.list_(pa.float32()), pa.list_(pa.int64())),
+    (pa.struct({"a": DAY}), pa.struct({"a": UTC_TIME})),
+    (pa.struct({"a": DAY}), pa.struct({"b": DAY})),
+    (pa.map_(DAY, DAY), pa.map_(UTC_TIME, DAY)),
+    (pa.string(), pa.list_(pa.string())),
+]
+HELD = [
+    (UTC_TIME, UTC_TIME),
+    (CLOCK, UTC_TIME),
+    (pa.float64(), pa.float32()),
+    (pa.float64(), pa.int32()),
+    (pa.float32(), pa.int16()),
+    (pa.int32(), pa.int64()),
+    (pa.decimal128(20, 0), pa.int64()),
+    (pa.int64(), pa.decimal128(20, 0)),
+    (pa.decimal128(12, 3), pa.decimal128(9, 2)),
+    (pa.int64(), pa.uint32()),
+    (pa.string(), pa.large_string()),
+    (pa.string_view(), pa.dictionary(pa.int32(), pa.string())),
+    (pa.binary(), pa.binary(4)),
+    (pa.float32(), pa.null()),
+    (pa.list_(pa.float64()), pa.large_list(pa.int8())),
+    (pa.struct({"A": pa.int64()}), pa.struct({"a": pa.int64()})),
+]
+
+
+@pytest.mark.parametrize(("stored_type", "kind"), CHANGED, ids=str)
+def test_a_type_that_would_change_values_is_refused(stored_type: pa.DataType, kind: pa.DataType) -> None:
+    """Targets round and cut without a word: two keys would be one, and an upsert would find no row, or another."""
+    table, columns = pa.schema({"a": stored_type, "b": DAY}), pa.schema({"a": kind, "b": DAY})
+    with pytest.raises(UsageError, match=r"would change these values.*sink-target") as refused:
+        new_columns(table, columns, "refuse", "Sink()", ["a"])
+    assert refused.value.context["columns"] == ["a"]
+
+
+@pytest.mark.parametrize(("stored_type", "kind"), HELD, ids=str)
+def test_a_type_that_has_all_values_is_none_to_refuse(stored_type: pa.DataType, kind: pa.DataType) -> None:
+    assert not new_columns(pa.schema({"a": stored_type}), pa.schema({"a": kind}), "refuse", "Sink()", []).names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_that_replaces_another_keeps_nothing_of_it(kind: str, target: Target) -> None:

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import Target, holds_all_once, target_of
 from tidestate import sinks
+from tidestate.operators.describe.sinks import Refused
 from tidestate.operators.sinks import compaction
 from tidestate.operators.sinks.forms import Form
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -102,6 +104,62 @@ def test_one_that_fails_is_tried_again_and_its_delivery_stands(
     others = {100: found[100]} if kind == "iceberg" else {}
     assert found == dict.fromkeys(range(1, 4), 4) | others
     assert found[100] >= 8 or kind == "delta"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_own", [True, False], ids=["a sink", "somebody else"])
+def test_two_sinks_compact_one_table(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second one begins and ends within the first: ``deltalake`` would commit both, and each row twice."""
+    target = target_of(f"delta:{tmp_path / 'table'}")
+    sink, second, plain = target.sink(), target.sink(), target.sink(compact=None)
+    for number in range(1, 5):
+        plain(rows(number), ts.DeliveryId(RUN, number))
+    before = Counter(target.table()["n"].to_pylist())
+    compact = deltalake.table.TableOptimizer.compact
+
+    def overtaken(optimizer: Any, **named: Any) -> Any:
+        monkeypatch.setattr(deltalake.table.TableOptimizer, "compact", compact)
+        if is_own:
+            second._compact(1)  # type: ignore[attr-defined]
+        else:
+            deltalake.DeltaTable(tmp_path / "table").optimize.compact()
+        return compact(optimizer, **named)
+
+    monkeypatch.setattr(deltalake.table.TableOptimizer, "compact", overtaken)
+    if is_own:
+        with pytest.raises(deltalake.exceptions.CommitFailedError, match="Metadata changed"):
+            sink._compact(2)  # type: ignore[attr-defined]
+    else:
+        sink._compact(2)  # type: ignore[attr-defined]
+        (logged,) = [record for record in caplog.records if "has rows twice" in record.message]
+        table = deltalake.DeltaTable(tmp_path / "table")
+        assert f"version {table.version() - 1} " in logged.message
+        table.restore(table.version() - 1)
+    assert Counter(target.table()["n"].to_pylist()) == before
+
+
+@pytest.mark.slow
+def test_two_sinks_that_compact_all_the_time(tmp_path: Path) -> None:
+    """In threads, after each delivery: what one of them cannot commit is left to the next time."""
+    target, deliveries = target_of(f"delta:{tmp_path / 'table'}"), 25 if LONG else 6
+    target.sink(compact=None)(rows(0), ts.DeliveryId("0" * 32, 1))
+
+    def deliver(run: str) -> None:
+        sink = target.sink(compact="1 us")
+        for number in range(1, deliveries + 1):
+            while True:
+                try:
+                    sink(rows(number), ts.DeliveryId(run, number))
+                except Refused:  # the other one was faster
+                    continue
+                break
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(deliver, ["a" * 32, "b" * 32]))
+    counted = Counter(target.table()["n"].to_pylist())
+    assert counted == {0: 4} | dict.fromkeys(range(1, deliveries + 1), 8)
 
 
 def _fails(*_given: Any, **_named: Any) -> None:

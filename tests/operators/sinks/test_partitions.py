@@ -125,12 +125,20 @@ def test_the_target_has_others(kind: str, tmp_path: Path) -> None:
 def test_a_value_that_no_folder_can_be_called_after(kind: str, tmp_path: Path) -> None:
     """Hive and Delta read an empty text as null."""
     sink = MAKES[kind](tmp_path, partition_by="k")
-    with pytest.raises(UsageError, match=r"take for null.*sink-partition"):
-        sink(panes(["a", ""]), ts.DeliveryId(RUN, 1))
+    for value in ("", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(UsageError, match=r"take for null.*sink-partition"):
+            sink(panes(["a", value]), ts.DeliveryId(RUN, 1))
     if kind == "parquet":
         with pytest.raises(UsageError, match=r"too long.*sink-partition"):
             sink(panes(["é" * 60]), ts.DeliveryId(RUN, 1))
     assert sink.last(RUN) == 0
+
+
+def test_iceberg_has_days_or_hours_of_a_column() -> None:
+    both = [sinks.day("window_start"), sinks.hour("window_start")]
+    with pytest.raises(UsageError, match=r"days or hours.*sink-partition"):
+        sinks.IcebergSink("a.b", partition_by=both)
+    sinks.IcebergSink("a.b", partition_by=[sinks.day("window_start"), sinks.hour("window_end")])
 
 
 class Dead(BaseException):
