@@ -96,7 +96,7 @@ class Root(RootReaders, RootVerbs, RootWindows):
         """
         checkpoint = self._whole("diff(…)")
         _, state = operator_of(checkpoint.read(after).manifest, operator)
-        timed = BoundUnit.of(stored_windows(state)).timed
+        timed = BoundUnit.of(stored_windows(state)).is_time
         bounds = [bound_text(moment, timed=timed) for moment in (window, since, until)]
         wanted = Wanted(key_texts(key, key_columns(state)), *bounds)
         difference = difference_of(checkpoint, before, after, wanted, operator, table)
