@@ -84,6 +84,7 @@ def _ways(
         if not buffers_by_name:
             yield {}
         return
+    # Spark does not name the aggregates of its columns. All orders are tried, and a column that fits none ends a try.
     for name, buffers in ((name, form) for name, forms in buffers_by_name.items() for form in forms):
         columns = fields[start : start + len(buffers)]
         fits = len(columns) == len(buffers) and all(

@@ -64,6 +64,7 @@ def _tables(job_input: JobInput, name: str) -> list[pa.Table]:
 def _recut(streams: list[dict[str, pa.Table]], pieces: int) -> list[dict[str, pa.Table]]:
     tables = {name: pa.concat_tables([batch[name] for batch in streams]) for name in streams[0]}
     batches = []
+    # Each bound comes from the whole number of rows, so that no row is lost or twice in two batches.
     for piece in range(pieces):
         bounds = {
             name: [rows.num_rows * (piece + step) // pieces for step in (0, 1)] for name, rows in tables.items()

@@ -94,22 +94,14 @@ def edit_window(
     with in_options(**WINDOW_OPTIONS):
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
-            source = query(checkpoint, operator=operator)
-            _check_side(source, side)
-            window, keys = _places(source, start, end, side), _typed_keys(source, key)
+            state = query(checkpoint, operator=operator)
+            _check_side(state, side)
+            window, keys = _places(state, start, end, side), _typed_keys(state, key)
             if action is WindowAction.get:
-                _print_row(source, window, keys, side, as_json)
+                _print_row(state, window, keys, side, as_json)
                 return
             plan = _plan(
-                checkpoint,
-                action,
-                content,
-                source,
-                operator=operator,
-                window=window,
-                key=keys,
-                side=side,
-                force=force,
+                checkpoint, action, content, state, operator=operator, window=window, key=keys, side=side, force=force
             )
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)

@@ -151,7 +151,7 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
             NetPart(str(number), tuple(_within(read, spans, band)), identity, by_window, time_column, band)
             for number, band in enumerate(_bands(read, spans))
         )
-    return RowScan(root, objects.bases, schema, parts, computed=True)
+    return RowScan(root, objects.bases, schema, parts, is_computed=True)
 
 
 def pane_names(plan: Plan, state: OperatorState) -> NamesOfFile:
@@ -174,6 +174,7 @@ def _bands(files: Sequence[NetFile], spans: Sequence[NetSpan]) -> list[NetSpan]:
     ends = sorted((high, file.ref.rows) for file, (_, high) in zip(files, spans, strict=True) if high is not None)
     cuts: list[int] = []
     band_rows = 0
+    # A file counts for the band in which it ends. The last end is no cut: the last band is open.
     for high, rows in ends[:-1]:
         band_rows += rows
         if band_rows >= NET_ROWS and high not in cuts[-1:]:

@@ -138,6 +138,7 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
     names = [name for name in after.column_names if name in before.column_names and name not in identity]
     differs: npt.NDArray[np.bool_] = ~in_both
     differs[in_both] = _differ(before, after, indices[:, in_both], names)
+    # Masked, as a window that one of the two lacks has the index -1 there: its row is null.
     was, now = (
         rows.take(pa.array(index[differs], mask=index[differs] < 0))
         for rows, index in zip((before, after), indices, strict=True)

@@ -240,9 +240,10 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
             after=after.column_names,
         )
     (old, new), count = shared_ranks([before.select(key), after.select(key)])
-    index = np.full(count, -1)
-    index[old] = np.arange(len(old))
-    partner = index[new]
+    # By the rank of its key a row of `after` finds the row of `before` with that key; -1 where there is none.
+    row_of_rank = np.full(count, -1)
+    row_of_rank[old] = np.arange(len(old))
+    partner = row_of_rank[new]
     in_new = np.isin(old, new)
     was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
     differs = pa.array(differing(was, now))

@@ -202,7 +202,7 @@ def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None,
             if refs
         ]
     objects = checkpoint.objects
-    return RowScan(objects.root, objects.bases, plain(spec.schema), tuple(parts), computed=True)
+    return RowScan(objects.root, objects.bases, plain(spec.schema), tuple(parts), is_computed=True)
 
 
 CHECKPOINTS = pa.schema(
@@ -252,7 +252,9 @@ def checkpoint_scan(checkpoint: Checkpoint) -> RowScan:
     head = checkpoint.head()
     rows = list(_checkpoint_rows(checkpoint, head.manifest)) if head is not None else []
     table = pa.Table.from_pylist(rows, schema=CHECKPOINTS)
-    return RowScan(checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), computed=True)
+    return RowScan(
+        checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), is_computed=True
+    )
 
 
 def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[str, Any]]:

@@ -86,21 +86,21 @@ class FilePart:
 
 @dataclass(frozen=True)
 class RowScan:
-    """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files, or all are
-    ``computed``. A task that gets it reads from ``root``.
+    """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files; where it
+    ``is_computed``, none is, and each is computed when it is read. A task that gets it reads from ``root``.
     """
 
     root: str
     bases: tuple[str, ...]
     schema: pa.Schema
     parts: tuple[ScanPart, ...]
-    computed: bool = False
+    is_computed: bool = False
 
     def dataset(self) -> ds.Dataset:
         """All rows, for readers of Arrow datasets."""
         files = fs.PyFileSystem(_PartFiles(Objects(self.root, bases=self.bases), self.schema, self.parts))
         _SYSTEMS.append(files)
-        form = ds.IpcFileFormat() if self.computed else ds.ParquetFileFormat()
+        form = ds.IpcFileFormat() if self.is_computed else ds.ParquetFileFormat()
         wheres = [part.where(self.schema) for part in self.parts]
         fragments = [
             form.make_fragment(part.name, files)
@@ -122,7 +122,7 @@ class RowScan:
         shares: list[list[ScanPart]] = []
         size = 0
         for part in self.parts:
-            if not shares or self.computed or size + part.size > SHARE_BYTES:
+            if not shares or self.is_computed or size + part.size > SHARE_BYTES:
                 shares.append([])
                 size = 0
             shares[-1].append(part)

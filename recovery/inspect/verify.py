@@ -118,9 +118,9 @@ def verify(
     abandoned_ids |= {number for number in ids if newest is not None and newest.abandons(number)}
     pinned_ids = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
     heads |= dict(_manifests(checkpoint, pinned_ids, findings))
-    manifests = [
-        heads[number].manifest for number in sorted(heads, key=lambda number: (number not in abandoned_ids, number))
-    ]
+    # Those that count come last: of the checkpoints that need a file, the last one is named in its finding.
+    numbers = sorted(heads, key=lambda number: (number not in abandoned_ids, number))
+    manifests = [heads[number].manifest for number in numbers]
     needed_files, unread = _needed(checkpoint, boundary, manifests, has_index=not last)
     wrong, now = dict(_files(checkpoint, needed_files, read_percent, random.Random(seed))), boundary
     while (wrong or unread) and (later := checkpoint.boundary()) != now:
@@ -133,25 +133,28 @@ def verify(
     counting = [number for number in ids if number in heads and number not in abandoned_ids]
     intact_ids = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
     collected_ids = range(boundary.id + 1, checkpoint.boundary().id + 1)
-    findings = [
-        finding
-        for finding in findings
-        if finding.checkpoint not in collected_ids and not _replaced(finding, heads, collected_ids)
-    ]
+    findings = [finding for finding in findings if not _is_moot(finding, heads, collected_ids)]
     findings = [replace(finding, abandoned=finding.checkpoint in abandoned_ids) for finding in findings]
     return VerifyReport(
         len({*ids, *heads}),
         len(needed_files),
         sum(ref.bytes for ref, _ in needed_files.values()),
-        tuple(
-            sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.checkpoint or 0, finding.path))
-        ),
+        tuple(sorted(findings, key=_rank)),
         max(intact_ids, default=None),
     )
 
 
-def _replaced(finding: Finding, heads: Mapping[int, Head], collected_ids: range) -> bool:
-    """Whether a parent that differs has been collected meanwhile: an older writer may then take its id, in vain."""
+def _rank(finding: Finding) -> tuple[int, int, str]:
+    """Findings are in order of kind, checkpoint and path."""
+    return KINDS.index(finding.kind), finding.checkpoint or 0, finding.path
+
+
+def _is_moot(finding: Finding, heads: Mapping[int, Head], collected_ids: range) -> bool:
+    """Whether its checkpoint has been collected meanwhile, or a parent that differs: an older writer may then take
+    the parent's id, in vain.
+    """
+    if finding.checkpoint in collected_ids:
+        return True
     head = heads.get(finding.checkpoint or 0)
     return finding.kind == "chain" and head is not None and head.manifest.follows in collected_ids
 

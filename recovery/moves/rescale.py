@@ -202,6 +202,7 @@ def _overlapping(old: Sequence[PartitionState], mine: tuple[int, int]) -> list[t
 def _numbered(refs: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[FileRef]:
     """Number the shares: files that an old partition had itself taken over are below its own."""
     by_list: dict[tuple[int, float], list[FileRef]] = {}
+    # A share of 0 is a file of its own, which is newer than all that it had taken over.
     for (index, share), ref in refs:
         by_list.setdefault((index, share or float("inf")), []).append(ref)
     for number, key in enumerate(sorted(by_list)):

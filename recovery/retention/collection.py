@@ -91,27 +91,27 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     )
     boundary, parts, index = _with_index(contents, boundary, parts)
     # A pinned manifest that cannot be read must stop a collection before its boundary is published.
-    pinned = _pinned(checkpoint, list(contents.pins), boundary.id, contents.manifests)
-    contents = replace(contents, manifests={**contents.manifests, **pinned})
+    pinned_manifests = _pinned(checkpoint, list(contents.pins), boundary.id, contents.manifests)
+    contents = replace(contents, manifests={**contents.manifests, **pinned_manifests})
     needed_paths = reachable(contents, boundary, parts)
-    doomed = deletable_files(contents, boundary, needed_paths, at_us - retention.grace_us)
+    paths = deletable_files(contents, boundary, needed_paths, at_us - retention.grace_us)
     entries = written_files(checkpoint.objects, (INDEX,))
-    doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed_paths]
+    paths += [path for path, number in entries.items() if number <= boundary.number and path not in needed_paths]
     delivery_files = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
-    doomed += [
+    paths += [
         path for path, number in delivery_files.items() if number <= boundary.id and number not in contents.pinned
     ]
-    doomed += collectable_requests(checkpoint.objects, contents.head.epoch, retention.grace_us)
+    paths += collectable_requests(checkpoint.objects, contents.head.epoch, retention.grace_us)
     # Unfinished files that have not been written to for so long that their writer must be gone.
     abandoned_us = max(retention.grace_us, HOUR_US)
-    doomed += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]
-    sizes = dict(_sizes(checkpoint, contents, doomed))
+    paths += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]
+    sizes = dict(_sizes(checkpoint, contents, paths))
     result = Collected(
         boundary=boundary.id,
-        checkpoints=tuple(n for n in contents.stored if n <= boundary.id and n not in contents.pinned),
+        checkpoints=tuple(n for n in contents.stored_ids if n <= boundary.id and n not in contents.pinned),
         files=tuple(sizes),
         bytes=sum(sizes.values()),
-        kept=sum(number > boundary.id for number in contents.stored),
+        kept=sum(number > boundary.id for number in contents.stored_ids),
         within_grace=_within_grace(contents, retention, boundary, at_us),
         pinned=tuple(sorted(contents.pinned)),
         panes_gone=boundary.panes_gone,
@@ -124,7 +124,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
 
 def _within_grace(contents: RootContents, retention: CheckpointRetention, boundary: Boundary, at_us: int) -> int:
     limit = collection_limit(contents, replace(retention, grace="0 seconds"), at_us)
-    return sum(boundary.id < number <= limit and number not in contents.pinned for number in contents.stored)
+    return sum(boundary.id < number <= limit and number not in contents.pinned for number in contents.stored_ids)
 
 
 def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collected:

@@ -111,22 +111,22 @@ class Upkept:
 class RootContents:
     """The contents of a root: boundary, pins, head, and manifests by id, those above the boundary and pinned ones.
 
-    ``stored`` are the ids of all manifest files, ``entries`` the files of the output index with the outputs that they
-    list, ``written`` all files, each with the checkpoint that it was written for.
+    ``stored_ids`` are the ids of all manifest files, ``entries`` the files of the output index with the outputs that
+    they list, ``written_files`` all files, each with the checkpoint that it was written for.
     """
 
     boundary: Boundary
     pins: Sequence[Pin]
     head: Manifest
     manifests: Mapping[int, Manifest]
-    stored: Sequence[int]
+    stored_ids: Sequence[int]
     entries: Sequence[Part]
-    written: Mapping[str, int]
+    written_files: Mapping[str, int]
 
     @property
     def ids(self) -> list[int]:
         """Ids above the boundary, ascending, whether or not their manifests can be read."""
-        return [number for number in self.stored if number > self.boundary.id]
+        return [number for number in self.stored_ids if number > self.boundary.id]
 
     @property
     def pinned(self) -> set[int]:
@@ -193,6 +193,7 @@ def next_boundary(
     ]
     if fresh := _entries(contents, boundary, new):
         parts.append((None, fresh))
+    # As a binary counter: a file is written again only with one that is as long, so each of n entries log2(n) times.
     while len(parts) > 1 and parts[-1][0] is None and len(parts[-2][1]) <= len(parts[-1][1]):
         parts[-2:] = [(None, parts[-2][1] + parts[-1][1])]
     return boundary, parts
@@ -293,7 +294,7 @@ def deletable_files(contents: RootContents, boundary: Boundary, needed_paths: se
     not name was left by an attempt that lost: it goes if the checkpoint was created before ``aged_us``.
     """
     paths = []
-    for path, number in contents.written.items():
+    for path, number in contents.written_files.items():
         if path in needed_paths or number > contents.head.id:
             continue
         owner = contents.manifests.get(number)

@@ -57,6 +57,7 @@ def distinct(values: pa.Array, owners: Numbers) -> tuple[Numbers, Numbers]:
     if not len(values):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    # One number for owner and value, in their order: so one pass sorts and groups by both.
     codes = owners * (int(ranks.max()) + 1) + ranks
     _, firsts, group = np.unique(codes, return_index=True, return_inverse=True)
     return firsts, group

@@ -46,6 +46,8 @@ def between_decimals(decimals: Values, starts: Numbers, counts: Numbers, q: floa
     ``q`` is the fraction that was written: 0.1 is a tenth, which no double is.
     """
     share = Fraction(repr(q)).limit_denominator(_LONGEST_SHARE)
+    # The quantile is at (count - 1) * q from the first row: ``lower`` rows after it, and ``remainder`` parts of
+    # ``share.denominator`` towards the next one. All of it in whole numbers, with one division at the end.
     lower, remainder = np.divmod(np.maximum(counts - 1, 0) * share.numerator, share.denominator)
     shorter, empty = _shortest(decimals), counts == 0
     pair = [digits_of(shorter.take(pa.array(starts + step, mask=empty))) for step in (lower, lower + (remainder > 0))]

@@ -113,21 +113,21 @@ class WindowHistory:
 class WindowRecords:
     """All records of a key, of windows that touch some bounds."""
 
-    folded: list[StateChange] = field(default_factory=list)
+    folded_changes: list[StateChange] = field(default_factory=list)
     folded_up_to: int = 0
     changes: list[StateChange] = field(default_factory=list)
     panes: list[Pane] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
+    rejections: list[Rejected] = field(default_factory=list)
 
     def add(self, records: WindowRecords) -> None:
         """Add the records of another checkpoint."""
         self.changes += records.changes
         self.panes += records.panes
-        self.rejected += records.rejected
+        self.rejections += records.rejections
 
     def holds(self, window: WindowBounds) -> bool:
         """Whether there is any record of a window."""
-        records: list[StateChange | Rejected] = [*self.folded, *self.changes, *self.rejected]
+        records: list[StateChange | Rejected] = [*self.folded_changes, *self.changes, *self.rejections]
         return any(record.of(window) for record in records) or any(pane.window == window for pane in self.panes)
 
     def windows(self) -> dict[WindowBounds, int]:
@@ -135,7 +135,7 @@ class WindowRecords:
         dated_windows = [(pane.window, pane.checkpoint) for pane in self.panes if pane.facts.get("kind") != "retract"]
         dated_windows += [
             (WindowBounds(change.start, change.end), change.checkpoint)
-            for change in (*self.folded, *self.changes)
+            for change in (*self.folded_changes, *self.changes)
             if change.form.shape == "windows" and change.start is not None and change.end is not None
         ]
         dated_windows += self._of_parts()
@@ -148,7 +148,7 @@ class WindowRecords:
         """The sessions that parts form, each with the newest checkpoint of its parts."""
         parts = [
             (change.start, change.end, change.checkpoint)
-            for change in (*self.folded, *self.changes)
+            for change in (*self.folded_changes, *self.changes)
             if change.form.shape == "parts" and change.start is not None and change.end is not None
         ]
         sessions: list[tuple[WindowBounds, int]] = []

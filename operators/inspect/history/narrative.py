@@ -32,9 +32,9 @@ def build_history(
         *narrator.turns(),
         *narrator.changes(records.changes),
         *narrator.panes(
-            records.panes, grows=any(change.form.grows for change in (*records.folded, *records.changes))
+            records.panes, grows=any(change.form.grows for change in (*records.folded_changes, *records.changes))
         ),
-        *narrator.rejected(records.rejected),
+        *narrator.rejected(records.rejections),
         *narrator.expired(records.panes),
     ]
     events.sort(key=lambda event: (event.checkpoint, ORDER.index(event.kind)))
@@ -82,26 +82,26 @@ class _Narrator:
     def __init__(self, steps: HistorySteps, window: WindowBounds, measure: BoundUnit, checkpoint: Checkpoint) -> None:
         self._steps, self._window, self._measure, self._checkpoint = steps, window, measure, checkpoint
         self._marks = BoundUnit.of_watermark(stored_windows(steps.newest))
-        self._by_id = {step.id: step for step in steps.all}
+        self._by_id = {step.id: step for step in steps.steps}
         self._inputs: dict[int, dict[str, Any] | None] = {}
 
     def known_from(self, records: WindowRecords) -> int:
         """The first checkpoint whose changes are known one by one."""
-        return records.folded_up_to + 1 if records.folded_up_to else self._steps.all[0].id
+        return records.folded_up_to + 1 if records.folded_up_to else self._steps.steps[0].id
 
     def folded(self, records: WindowRecords) -> Iterator[Event]:
         """The content of the window before the first known change."""
-        for change in records.folded:
+        for change in records.folded_changes:
             if change.of(self._window):
                 summary = f"folded{self._part(change)}: everything up to checkpoint {records.folded_up_to}"
                 yield Event(change.checkpoint, "folded", summary, change.values, self._texts(change), change.events)
 
     def turns(self) -> Iterator[Event]:
         """Where the job was forked, where it was reset, and where windows were edited by hand."""
-        first = self._steps.all[0]
+        first = self._steps.steps[0]
         if first.manifest is not None and first.manifest.id > 1 and not first.manifest.parent:
             yield self._event(first, "fork", "the job begins as a fork: earlier changes are in the original root", {})
-        for step in self._steps.all:
+        for step in self._steps.steps:
             if step.manifest is not None and step.manifest.kind == "reset":
                 summary = f"the job went back to checkpoint {step.manifest.follows}: those between no longer count"
                 yield self._event(step, "reset", summary, {})
@@ -178,7 +178,7 @@ class _Narrator:
             bound = {END: self._window.end, START: self._window.start}.get(role or "")
             if bound is None:
                 continue
-            for step in self._steps.all:
+            for step in self._steps.steps:
                 expiry = None if step.abandoned else step.expired(spec.name)
                 if expiry is None or expiry < bound:
                     continue
@@ -222,7 +222,7 @@ class _Narrator:
         return gap > 0 and (start + gap) // gap < end // gap
 
     def _fed(self, number: int) -> int | None:
-        for step in self._steps.all:
+        for step in self._steps.steps:
             manifest = None if step.abandoned else step.manifest
             if manifest is not None and manifest.fed_up_to(self._steps.operator) >= number:
                 return step.id

@@ -61,7 +61,7 @@ class HistorySteps:
     newest: OperatorState
     base_id: int
     emits: bool
-    all: list[HistoryStep]
+    steps: list[HistoryStep]
     unread: tuple[Ids, ...]
 
 

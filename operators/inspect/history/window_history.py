@@ -95,9 +95,9 @@ class _Reader:
         for form in forms_of(self.steps.base).values():
             keys = self._keys_in(form.spec)
             changes, newest = read_folded(self.checkpoint, form, self.steps.base, keys, around)
-            records.folded += self._named(form.spec, changes)
+            records.folded_changes += self._named(form.spec, changes)
             records.folded_up_to = max(records.folded_up_to, newest)
-        for _, load in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.all):
+        for _, load in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.steps):
             records.add(load())
         return records
 
@@ -118,7 +118,7 @@ class _Reader:
         for ref in step.late:
             state, keys = step.state or self.steps.newest, self._keys_then(step)
             rejections = read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
-            records.rejected += [
+            records.rejections += [
                 replace(rejection, values=under_names(rejection.values, names)) for rejection in rejections
             ]
         return records
@@ -177,7 +177,7 @@ def _held(records: WindowRecords, position: int, *, rolling: bool) -> WindowBoun
     windows many contain a position, and one ends with the event there: this is preferred.
     """
     windows = records.windows()
-    grow = any(change.form.grows for change in (*records.changes, *records.folded))
+    grow = any(change.form.grows for change in (*records.changes, *records.folded_changes))
     choices = [
         [window for window in windows if window.start == position and not grow],
         [window for window in windows if window.holds(position)],
@@ -194,7 +194,7 @@ def _never(reader: _Reader, regular: Sliding | None, position: int, window: Mome
     records = reader.read(EVERYWHERE)
     windows = set(records.windows())
     if regular is not None:
-        ends = {change.end for change in (*records.changes, *records.folded) if change.form.shape == "slices"}
+        ends = {change.end for change in (*records.changes, *records.folded_changes) if change.form.shape == "slices"}
         windows |= {
             candidate
             for end in ends

@@ -221,7 +221,7 @@ def _timeline(report: ReportedWindows, head: Manifest | None) -> tuple[Chart, Ta
     now = _now(report, head)
     colours = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
     description = (
-        "A line for each key." if report.keyed else "All keys together; overlapping windows are on separate lines."
+        "A line for each key." if report.has_keys else "All keys together; overlapping windows are on separate lines."
     )
     description += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
     spec = timeline(rows, labels, colours, now, time=not report.offsets) if rows else None

@@ -72,13 +72,13 @@ class ReportedWindow:
 
 @dataclass
 class ReportedWindows:
-    """Windows of one operator, by end. ``notes`` list what was left out; ``keyed``: each window has its key."""
+    """Windows of one operator, by end. ``notes`` list what was left out; ``has_keys``: each window has its key."""
 
     operator: str
     offsets: bool
     windows: list[ReportedWindow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    keyed: bool = False
+    has_keys: bool = False
 
 
 class _Asked(Protocol):
@@ -131,8 +131,8 @@ def windows_of(
 def _by_key(report: ReportedWindows, rows: pa.Table, *, has_key: bool) -> None:
     """The windows of ``rows``: by key, where there are few."""
     distinct = pc.unique(rows["key"])
-    report.keyed = has_key and len(distinct) <= REPORTED_KEYS
-    if not report.keyed:
+    report.has_keys = has_key and len(distinct) <= REPORTED_KEYS
+    if not report.has_keys:
         for name, value in (("key", ""), ("results", None)):
             rows = rows.set_column(rows.column_names.index(name), name, _same(value, rows, pa.string()))
     _fill(report, rows)
