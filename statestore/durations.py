@@ -123,11 +123,11 @@ def _iso_us(text: str, span: Span) -> int:
 
 def _amount_us(count: str, unit_us: int, span: Span) -> int:
     """A decimal number of units, in whole numbers throughout: floats would round."""
-    whole, _, fraction = count.replace(",", ".").partition(".")
-    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
-    if len(whole) > _DIGITS:  # more than any span has, whatever its unit
+    integer, _, fraction = count.replace(",", ".").partition(".")
+    integer, fraction = integer.lstrip("0"), fraction.rstrip("0")
+    if len(integer) > _DIGITS:  # more than any span has, whatever its unit
         return 2 * _LIMIT_US
-    digits: int = int(f"{whole}{fraction[:_DIGITS]}" or "0")
+    digits: int = int(f"{integer}{fraction[:_DIGITS]}" or "0")
     scale: int = 10 ** len(fraction[:_DIGITS])
     amount, below = divmod(digits * unit_us, scale)
     if below or len(fraction) > _DIGITS:
@@ -220,10 +220,10 @@ def _of_numpy(value: Any, kind: str, code: str) -> int | None:
         return None
     if kind == "timedelta64" and unit in ("Y", "M"):
         _refuse_calendar(value)
-    moved = value.astype(f"{kind}[us]")
-    if moved.astype(value.dtype) != value:
+    micros = value.astype(f"{kind}[us]")
+    if micros.astype(value.dtype) != value:
         _refuse_fine(code, value)
-    return int(moved.astype(np.int64))
+    return int(micros.astype(np.int64))
 
 
 def _within(total: int, span: Span) -> int:
@@ -266,9 +266,9 @@ def text_of(span: int) -> str:
     """Microseconds as people write them: ``5400000000`` is ``1 hour 30 minutes``."""
     if span == 0:
         return "0 seconds"
-    parts, rest = [], abs(span)
+    parts, remainder = [], abs(span)
     for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
-        count, rest = divmod(rest, _UNIT_US[unit])
+        count, remainder = divmod(remainder, _UNIT_US[unit])
         if count:
             parts.append(f"{'-' if span < 0 else ''}{count} {unit}{'s' if count > 1 else ''}")
     return " ".join(parts)

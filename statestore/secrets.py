@@ -58,8 +58,8 @@ class Secrets:
         """``text`` with each secret replaced, in every way in which URLs write it."""
         if self.unclear:
             return _LEFT_OUT
-        written = {way for value in self.values for way in _ways(value)}
-        for secret in sorted(written, key=len, reverse=True):
+        spellings = {way for value in self.values for way in _ways(value)}
+        for secret in sorted(spellings, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text
 
@@ -72,8 +72,8 @@ class Secrets:
         """``error`` as the cause of another one, which is shown with it; None where it quotes a secret."""
         return None if self.quoted_by(error) else error
 
-    def __add__(self, other: Secrets) -> Secrets:
-        return Secrets((*self.values, *other.values), self.unclear or other.unclear)
+    def __add__(self, secrets: Secrets) -> Secrets:
+        return Secrets((*self.values, *secrets.values), self.unclear or secrets.unclear)
 
 
 def secrets_of(text: str) -> Secrets:
@@ -89,13 +89,13 @@ def secrets_of(text: str) -> Secrets:
 
 def secrets_of_options(options: Mapping[str, object]) -> Secrets:
     """The secrets among named options: those whose names say so, with what they consist of, and passwords in URLs."""
-    named = [*_secret(options), *(str(value) for name, value in options.items() if _SECRET_OPTION.search(name))]
-    parts = (part for text in named for part in secret_parts(text) if len(part) > 3)
-    found = Secrets(tuple(dict.fromkeys([*filter(None, named), *parts])))
+    texts = [*_secret(options), *(str(value) for name, value in options.items() if _SECRET_OPTION.search(name))]
+    parts = (part for text in texts for part in secret_parts(text) if len(part) > 3)
+    secrets = Secrets(tuple(dict.fromkeys([*filter(None, texts), *parts])))
     for value in options.values():
         if isinstance(value, str) and "://" in value and "@" in value:
-            found += secrets_of(value)
-    return found
+            secrets += secrets_of(value)
+    return secrets
 
 
 def secret_parts(text: str) -> Iterator[str]:
@@ -103,13 +103,13 @@ def secret_parts(text: str) -> Iterator[str]:
     header such as ``Bearer …``.
     """
     yield from (part.partition("=")[2] for part in text.split(";"))
-    kind, _, rest = text.partition(" ")
+    kind, _, credential = text.partition(" ")
     if kind in ("Basic", "Bearer"):
-        yield rest
+        yield credential
     if text.lstrip().startswith("{"):
         with suppress(ValueError):
-            found = json.loads(text)
-            yield from (value for value in found.values() if isinstance(value, str))
+            document = json.loads(text)
+            yield from (value for value in document.values() if isinstance(value, str))
 
 
 def public_connection(text: str) -> str:
@@ -124,36 +124,36 @@ def public_connection(text: str) -> str:
 
 def public_url(url: str) -> str:
     """A path or URL, as a log may have it: without what stands before an ``@``, and without its ``?name=value``."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, address = url.partition("://")
     if not separator:
         return url
-    first = rest.partition("/")[0]
-    if ":" in first.partition("@")[0] and "@" in rest:
-        rest = rest.rpartition("@")[2]  # a password may have a slash
+    first = address.partition("/")[0]
+    if ":" in first.partition("@")[0] and "@" in address:
+        address = address.rpartition("@")[2]  # a password may have a slash
     elif "@" in first:
-        rest = rest.partition("@")[2]
-    path, _, query = rest.partition("?")
-    return f"{scheme}://{path if '=' in query else rest}"
+        address = address.partition("@")[2]
+    path, _, query = address.partition("?")
+    return f"{scheme}://{path if '=' in query else address}"
 
 
 def has_password(url: str) -> bool:
     """Whether a URL of a folder names one, before the host or in its query."""
-    _, _, rest = url.partition("://")
-    first, _, _ = rest.partition("/")
+    _, _, address = url.partition("://")
+    first, _, _ = address.partition("/")
     before = first.partition("@")[0].partition(":")[2]
     is_port = "@" not in first and before.isdigit()
-    query = dict(_pairs(rest.partition("?")[2]))
-    return bool(before and "@" in rest and not is_port) or any(_secret(query))
+    query = dict(_pairs(address.partition("?")[2]))
+    return bool(before and "@" in address and not is_port) or any(_secret(query))
 
 
 def secrets_of_url(url: str) -> Secrets:
     """The passwords and options of ``url`` that `public_url` leaves out."""
-    _, _, rest = url.partition("://")
+    _, _, address = url.partition("://")
     public = public_url(url).partition("://")[2]
-    before, found, after = rest.partition(public) if public else (rest, "", "")
+    before, match, after = address.partition(public) if public else (address, "", "")
     user, _, password = before.removesuffix("@").partition(":")
     values = [password or user, *dict(_pairs(after.removeprefix("?"))).values()]
-    return Secrets(tuple(value for value in values if value and found))
+    return Secrets(tuple(value for value in values if value and match))
 
 
 def public_servers(servers: str) -> str:
@@ -164,8 +164,8 @@ def public_servers(servers: str) -> str:
 
 def secrets_of_servers(servers: str) -> Secrets:
     """The user and the password that `public_servers` leaves out."""
-    user, found, _ = servers.rpartition("@")
-    return Secrets(tuple(filter(None, (user.partition("//")[2] or user).partition(":")[::2])) if found else ())
+    user, separator, _ = servers.rpartition("@")
+    return Secrets(tuple(filter(None, (user.partition("//")[2] or user).partition(":")[::2])) if separator else ())
 
 
 def _of_uri(uri: re.Match[str]) -> Iterator[str]:
@@ -186,18 +186,18 @@ def _secret(options: Mapping[str, object]) -> Iterable[str]:
 
 def _words(text: str) -> dict[str, str] | None:
     """The words of a connection string as libpq reads them; None where a part of it is none."""
-    found, end = dict[str, str](), 0
+    words, end = dict[str, str](), 0
     while text[end:].strip():
         word = _WORDS.match(text, end)
         if word is None or not _OF_LIBPQ.fullmatch(word[1]):
             return None
         value = word[2][1:-1] if word[2].startswith("'") else word[2]
-        found[word[1]], end = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL), word.end()
-    return found
+        words[word[1]], end = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL), word.end()
+    return words
 
 
 def _ways(secret: str) -> set[str]:
     """The ways in which a message may write it."""
     plain = {secret, unquote(secret), unquote_plus(secret)}
-    ways = plain.union(*({quote(one), quote(one, safe=""), quote_plus(one)} for one in plain))
-    return {way for one in ways for way in (one, repr(one)[1:-1], one.replace("\\", "\\\\"))}
+    ways = plain.union(*({quote(text), quote(text, safe=""), quote_plus(text)} for text in plain))
+    return {way for text in ways for way in (text, repr(text)[1:-1], text.replace("\\", "\\\\"))}

@@ -84,8 +84,8 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
 def _delay_us(graph: Graph) -> int:
     """The delay of the job's watermark, which must be one that Spark has."""
     plan, generator = graph.output, graph.output.input.watermarks.generator
-    alone = graph.single and plan.input.watermarks.by is None and not (plan.in_order or plan.input.signed)
-    if alone and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.input.event_time):
+    is_plain_job = graph.single and plan.input.watermarks.by is None and not (plan.in_order or plan.input.signed)
+    if is_plain_job and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.input.event_time):
         return generator.delay_us
     raise UsageError(
         "the job must be one operator on one stream, as the query is, with watermark_delay= as its only watermark "
@@ -121,9 +121,9 @@ def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _other_kind(graph: Graph, wanted: str) -> UsageError:
+def _other_kind(graph: Graph, verb: str) -> UsageError:
     return UsageError(
-        f"the query computes something other than the job: to take over its state the job must use {wanted}",
+        f"the query computes something other than the job: to take over its state the job must use {verb}",
         code="adopt-job",
         job=", ".join(graph.plans),
     )

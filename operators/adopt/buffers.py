@@ -34,24 +34,27 @@ class _Buffer:
 
 
 def match_buffers(
-    aggregates: Sequence[BoundAggregate], found: Sequence[pa.Field], given: Mapping[str, int]
+    aggregates: Sequence[BoundAggregate], fields: Sequence[pa.Field], numbers: Mapping[str, int]
 ) -> dict[str, int]:
-    """The place of the first column of each aggregate in ``found``. ``given`` names some of them.
+    """The index of the first column of each aggregate in ``fields``. ``numbers`` has those that the user named.
 
     Raises `UsageError`: ``adopt-aggregate`` for aggregates that cannot be taken over, or that are not those of the
     query; ``adopt-ambiguous`` if there are several ways.
     """
-    wanted = {bound.name: _buffers(bound) for bound in aggregates}
-    if strange := sorted(set(given) - set(wanted)):
+    buffers_by_name = {bound.name: _buffers(bound) for bound in aggregates}
+    if strange := sorted(set(numbers) - set(buffers_by_name)):
         raise UsageError(
             "the job has no aggregate of this name: choose one of those listed",
             code="adopt-aggregate",
             found=strange,
-            job=list(wanted),
+            job=list(buffers_by_name),
         )
-    ways = _ways(wanted, found, given, 0)
+    ways = _ways(buffers_by_name, fields, numbers, 0)
     first, second = next(ways, None), next(ways, None)
-    facts = {"spark": [f"{n} {field.name} {field.type}" for n, field in enumerate(found)], "job": list(wanted)}
+    facts = {
+        "spark": [f"{n} {field.name} {field.type}" for n, field in enumerate(fields)],
+        "job": list(buffers_by_name),
+    }
     if first is None:
         raise UsageError(
             "the aggregates of the job are not those of the query: describe count, sum, min, max and mean exactly "
@@ -71,25 +74,27 @@ def match_buffers(
 
 
 def _ways(
-    wanted: Mapping[str, Sequence[tuple[_Buffer, ...]]],
-    found: Sequence[pa.Field],
-    given: Mapping[str, int],
-    place: int,
+    buffers_by_name: Mapping[str, Sequence[tuple[_Buffer, ...]]],
+    fields: Sequence[pa.Field],
+    numbers: Mapping[str, int],
+    start: int,
 ) -> Iterator[dict[str, int]]:
-    """Every way in which the aggregates take all columns from ``place`` on."""
-    if place == len(found):
-        if not wanted:
+    """Every way in which the aggregates take all columns from ``start`` on."""
+    if start == len(fields):
+        if not buffers_by_name:
             yield {}
         return
-    for name, buffers in ((name, form) for name, forms in wanted.items() for form in forms):
-        columns = found[place : place + len(buffers)]
+    # Spark does not name the aggregates of its columns. All orders are tried, and a column that fits none ends a try.
+    for name, buffers in ((name, form) for name, forms in buffers_by_name.items() for form in forms):
+        columns = fields[start : start + len(buffers)]
         fits = len(columns) == len(buffers) and all(
-            one.name == column.name and one.fits(column.type) for one, column in zip(buffers, columns, strict=True)
+            buffer.name == column.name and buffer.fits(column.type)
+            for buffer, column in zip(buffers, columns, strict=True)
         )
-        if fits and given.get(name, place) == place:
-            others = {other: its for other, its in wanted.items() if other != name}
-            for way in _ways(others, found, given, place + len(buffers)):
-                yield {name: place, **way}
+        if fits and numbers.get(name, start) == start:
+            buffers_left = {key: its for key, its in buffers_by_name.items() if key != name}
+            for way in _ways(buffers_left, fields, numbers, start + len(buffers)):
+                yield {name: start, **way}
 
 
 def _buffers(bound: BoundAggregate) -> list[tuple[_Buffer, ...]]:
@@ -103,22 +108,22 @@ def _buffers(bound: BoundAggregate) -> list[tuple[_Buffer, ...]]:
             function=bound.aggregate.function,
         )
     function, kind = bound.aggregate.function, bound.input_type
-    count = _Buffer("count", lambda found: found == pa.int64())
+    count = _Buffer("count", lambda column_type: column_type == pa.int64())
     if function == "count":
         return [(count,)]
     if function in ("min", "max"):
-        return [(_Buffer(function, lambda found: found == kind),)]
+        return [(_Buffer(function, lambda column_type: column_type == kind),)]
     of_sum = pa.float64() if function == "mean" or pa.types.is_floating(kind) else pa.int64()
-    total = _Buffer("sum", lambda found: found == of_sum)
+    total = _Buffer("sum", lambda column_type: column_type == of_sum)
     plain = (total, count) if function == "mean" else (total,)
     scale = _scale(kind)
     if scale is None:
         return [plain]
-    decimals = _Buffer("sum", lambda found: _scale(found) == scale)
+    decimals = _Buffer("sum", lambda column_type: _scale(column_type) == scale)
     # Decimals of few digits are added up as whole numbers, without their point.
-    few = of_type(kind, pa.Decimal128Type).precision <= _FEW_DIGITS[function]
+    is_short = of_type(kind, pa.Decimal128Type).precision <= _FEW_DIGITS[function]
     exact = (decimals, count) if function == "mean" else (decimals, _Buffer("isEmpty", pa.types.is_boolean))
-    return [exact, plain] if few else [exact]
+    return [exact, plain] if is_short else [exact]
 
 
 def _scale(kind: pa.DataType) -> int | None:
@@ -146,15 +151,15 @@ def state_columns(bound: BoundAggregate, columns: Sequence[Values]) -> list[Valu
     return [column.cast(state.arrow) for column, state in zip(columns, states, strict=True)]
 
 
-def _with_point(whole: Values, scale: int) -> Values:
+def _with_point(numbers: Values, scale: int) -> Values:
     """Whole numbers as decimals with so many digits after the point."""
-    digits = pa.chunked_array([whole]) if isinstance(whole, pa.Array) else whole
+    digits = pa.chunked_array([numbers]) if isinstance(numbers, pa.Array) else numbers
     return digits.cast(pa.int64()).cast(pa.decimal128(38, 0)).combine_chunks().view(pa.decimal128(38, scale))
 
 
-def _inexact(bound: BoundAggregate, why: str) -> UsageError:
+def _inexact(bound: BoundAggregate, reason: str) -> UsageError:
     return UsageError(
-        f"spark has not stored this sum exactly ({why}): leave the aggregate out of the query and the job",
+        f"spark has not stored this sum exactly ({reason}): leave the aggregate out of the query and the job",
         code="adopt-inexact",
         aggregate=bound.name,
     )

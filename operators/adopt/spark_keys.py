@@ -18,18 +18,18 @@ def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part:
 
     Raises `UsageError` (``adopt-key``) where these are others.
     """
-    found = {field.name: field.type for field in fields.values()}
-    wanted = {field.name: field.type for field in plan.input.key}
-    if found != wanted:
+    spark_key = {field.name: field.type for field in fields.values()}
+    job_key = {field.name: field.type for field in plan.input.key}
+    if spark_key != job_key:
         raise UsageError(
             "the query groups by other columns than the job, or by columns of other types: group the job by the "
             "same ones",
             code="adopt-key",
-            spark=_text(found),
-            job=_text(wanted),
+            spark=_text(spark_key),
+            job=_text(job_key),
         )
-    places = {field.name: place for place, field in fields.items()}
-    return [rows[column_of(part, places[field.name])].cast(field.type) for field in plan.input.key]
+    indices = {field.name: index for index, field in fields.items()}
+    return [rows[column_of(part, indices[field.name])].cast(field.type) for field in plan.input.key]
 
 
 def _text(columns: Mapping[str, pa.DataType]) -> list[str]:

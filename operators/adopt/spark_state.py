@@ -40,10 +40,10 @@ class SparkState:
     @cached_property
     def kind(self) -> Kind:
         """What the state is of. Raises `UsageError` (``adopt-operator``) for one that cannot be taken over."""
-        found = self._by_columns()
-        if found is None or (self.operator and OPERATORS.get(self.operator) != found):
+        kind = self._by_columns()
+        if kind is None or (self.operator and OPERATORS.get(self.operator) != kind):
             raise refused_operator(self.operator or "unknown", columns=[field.name for field in self.key])
-        return found
+        return kind
 
     def _by_columns(self) -> Kind | None:
         names = [field.name for field in self.key]
@@ -72,6 +72,6 @@ def is_window(field: pa.Field) -> bool:
     return bool(pa.types.is_struct(kind)) and [kind.field(n).name for n in range(kind.num_fields)] == BOUNDS
 
 
-def column_of(part: Half, place: int) -> str:
+def column_of(part: Half, index: int) -> str:
     """The column of `SparkState.rows` that has a column of the key or value."""
-    return f"{part}_{place}"
+    return f"{part}_{index}"

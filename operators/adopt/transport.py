@@ -33,20 +33,20 @@ class AdoptingTransport:
     parallelism = 1
     max_tasks = 1
 
-    def run(self, batch: MicroBatch, given: BatchInput[Adopted]) -> list[TaskResult]:
+    def run(self, batch: MicroBatch, batch_input: BatchInput[Adopted]) -> list[TaskResult]:
         """As in `Transport`; the job has one operator."""
-        if (rows := given.rows) is None:
-            return self._inner.run(batch, BatchInput(blocks=given.blocks, after=given.after))
+        if (rows := batch_input.rows) is None:
+            return self._inner.run(batch, BatchInput(blocks=batch_input.blocks, after=batch_input.after))
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
-        owned = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
+        rows_by_partition = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
         panes = pane_files(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
         answers, counters = [], []
         for partition in range(batch.partitions):
-            answer, moved = _taken(batch, operator, objects, partition, owned[partition], rows)
-            panes.add(moved.panes)
+            answer, transition = _taken(batch, operator, objects, partition, rows_by_partition[partition], rows)
+            panes.add(transition.panes)
             answers.append(answer)
-            counters.append(moved.counters)
+            counters.append(transition.counters)
         result = TaskResult(
             operator=name,
             span=(0, batch.partitions),
@@ -66,22 +66,22 @@ class AdoptingTransport:
 
 
 def _taken(
-    batch: MicroBatch, operator: OperatorInput, objects: Objects, partition: int, rows: pa.Table, adopted: Adopted
+    batch: MicroBatch, operator: OperatorInput, objects: Objects, partition: int, rows: pa.Table, takeover: Adopted
 ) -> tuple[PartitionResult, Transition]:
-    plan, mark = operator.plan, adopted.watermark_us
+    plan, mark = operator.plan, takeover.watermark_us
     context = Context.between(mark, mark, batch.was_us, batch.now_us, batch.store.budget_bytes)
     store = MemoryStore(operator.tables)
-    moved, dues = finished(plan, store, adopted.take(plan, store, rows, context), context)
+    transition, dues = finished(plan, store, takeover.take(plan, store, rows, context), context)
     dues = dues._replace(watermark=None)  # only the next step can tell
-    return write_state(objects, batch, operator, partition, moved.changes, dues, Restored()), moved
+    return write_state(objects, batch, operator, partition, transition.changes, dues, Restored()), transition
 
 
 def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:
     """The progress of the job's one source, as the query had it."""
-    begun = first_progress(operator.plan.input.watermarks)
+    initial = first_progress(operator.plan.input.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
-        for name, source in begun.tracker.sources.items()
+        for name, source in initial.tracker.sources.items()
     }
-    tracker = msgspec.structs.replace(begun.tracker, sources=sources, watermark_us=batch.watermark_us)
-    return msgspec.structs.replace(begun, tracker=tracker)
+    tracker = msgspec.structs.replace(initial.tracker, sources=sources, watermark_us=batch.watermark_us)
+    return msgspec.structs.replace(initial, tracker=tracker)

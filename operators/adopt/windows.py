@@ -32,22 +32,24 @@ def spark_windows(plan: GroupTables, state: SparkState, watermark_us: int, buffe
     fields = state.value if sessions else state.key
     part: Half = "value" if sessions else "key"
     # Of sessions the value begins with what the query groups by.
-    grouped = fields[: len(state.key)] if sessions else fields
-    place = next((n for n, field in enumerate(grouped) if is_window(field)), None)
-    if place is None or state.delay_us is None:
+    group_fields = fields[: len(state.key)] if sessions else fields
+    window_index = next((n for n, field in enumerate(group_fields) if is_window(field)), None)
+    if window_index is None or state.delay_us is None:
         raise UsageError(
             "the query has no watermark and never closes a window, so no job can continue it",
             code="adopt-watermark",
         )
-    keys = spark_keys(plan, {n: field for n, field in enumerate(grouped) if n != place}, state.rows, part)
-    bounds = struct_fields(state.rows[column_of(part, place)].combine_chunks())
-    offset = len(grouped) if sessions else 0
-    places = match_buffers(plan.aggregates, state.value[offset:], buffers)
+    keys = spark_keys(plan, {n: field for n, field in enumerate(group_fields) if n != window_index}, state.rows, part)
+    bounds = struct_fields(state.rows[column_of(part, window_index)].combine_chunks())
+    offset = len(group_fields) if sessions else 0
+    first_columns = match_buffers(plan.aggregates, state.value[offset:], buffers)
     of_value = [state.rows[column_of("value", n + offset)] for n in range(len(state.value) - offset)]
     columns = [
         column
         for bound in plan.aggregates
-        for column in state_columns(bound, of_value[places[bound.name] : _after(plan, places, bound.name, of_value)])
+        for column in state_columns(
+            bound, of_value[first_columns[bound.name] : _after(plan, first_columns, bound.name, of_value)]
+        )
     ]
     elements = _elements(plan, columns, state.rows.num_rows)
     starts, ends = (np.asarray(bound.cast(pa.int64())) for bound in bounds)
@@ -57,9 +59,9 @@ def spark_windows(plan: GroupTables, state: SparkState, watermark_us: int, buffe
     return pa.table(values, schema=plan.arriving.schema)
 
 
-def _after(plan: GroupTables, places: Mapping[str, int], name: str, columns: Sequence[Values]) -> int:
+def _after(plan: GroupTables, first_columns: Mapping[str, int], name: str, columns: Sequence[Values]) -> int:
     """The place after the last column of an aggregate: where the next one begins."""
-    return min((place for place in places.values() if place > places[name]), default=len(columns))
+    return min((first for first in first_columns.values() if first > first_columns[name]), default=len(columns))
 
 
 def take_windows(plan: Plan, view: StateView, rows: pa.Table, context: Context) -> Transition:
@@ -68,7 +70,7 @@ def take_windows(plan: Plan, view: StateView, rows: pa.Table, context: Context) 
 
 
 def _check_settings(plan: GroupTables) -> None:
-    counted = plan.triggers.early, plan.triggers.late
+    triggers = plan.triggers.early, plan.triggers.late
     if plan.rule != "window":
         raise UsageError(
             'the query judges lateness by windows: give the job .allowed_lateness(…, rule="window"), which may be '
@@ -82,7 +84,7 @@ def _check_settings(plan: GroupTables) -> None:
             "trigger, which may be changed later",
             code="adopt-job",
         )
-    if not plan.counted_by and any(one is not None and one.kind == "after_count" for one in counted):
+    if not plan.counted_by and any(trigger is not None and trigger.kind == "after_count" for trigger in triggers):
         raise UsageError(
             "a trigger of the job counts events, but neither the query nor the job has a count() of them: add one "
             "to the query, or choose another trigger",
@@ -95,19 +97,19 @@ def _elements(plan: GroupTables, columns: Sequence[Values], rows: int) -> Number
     names = [column.name for column in plan.state]
     if not plan.counted_by:
         return np.ones(rows, np.int64)
-    counted: Numbers = np.asarray(columns[names.index(plan.counted_by)])
-    return np.maximum(counted, 1)
+    counts: Numbers = np.asarray(columns[names.index(plan.counted_by)])
+    return np.maximum(counts, 1)
 
 
 def _check_windows(plan: GroupTables, starts: Numbers, ends: Numbers, watermark_us: int, elements: Numbers) -> None:
     """Raise `UsageError` for windows that the job has not."""
-    closed = ends <= watermark_us
-    if closed.any():
+    is_closed = ends <= watermark_us
+    if is_closed.any():
         raise UsageError(
             "the query keeps windows that its watermark has passed, as output mode complete never closes one, so "
             "no job can continue it",
             code="adopt-mode",
-            windows=int(np.count_nonzero(closed)),
+            windows=int(np.count_nonzero(is_closed)),
         )
     strange = _strange(plan, starts, ends, elements)
     if strange.any():

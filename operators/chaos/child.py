@@ -42,17 +42,17 @@ def noted(start: ChildStart, run: Callable[[ChildStart, Notes], None]) -> None:
 
 def _run(start: ChildStart, notes: Notes) -> None:
     stream = load_job(start.job.description)
-    batches = batches_of(start.job.given, start.cut, start.pieces)
+    batches = batches_of(start.job.input, start.cut, start.pieces)
     sink = sink_of(start, notes)
     with injected(start, notes):
         job = stream.standalone(
-            checkpoint=start.place.root, store=STORE_CONFIGS[start.store], sink=sink, partitions=start.partitions
+            checkpoint=start.folders.root, store=STORE_CONFIGS[start.store], sink=sink, partitions=start.partitions
         )
-        running = job.stream(batches)
-        for number, _ in enumerate(running, 1):
+        steps = job.stream(batches)
+        for number, _ in enumerate(steps, 1):
             notes.write("batch", position=job.position())
             if number == start.batches:
-                running.close()  # type: ignore[attr-defined]
+                steps.close()  # type: ignore[attr-defined]
                 notes.write("injected", where=f"after batch {job.position()}")
                 return
         job.drain()
@@ -61,8 +61,8 @@ def _run(start: ChildStart, notes: Notes) -> None:
 
 def sink_of(start: ChildStart, notes: Notes) -> WatchedSink:
     """The user's sink on the target of this round, with the fault of this start, watched."""
-    sink = takes_all if start.job.sink is None else _of_folder(start.job.sink, start.place.target, "a sink")
-    return WatchedSink(FaultySink(sink, start, notes), start.place.offered)
+    sink = takes_all if start.job.sink is None else _of_folder(start.job.sink, start.folders.target, "a sink")
+    return WatchedSink(FaultySink(sink, start, notes), start.folders.offered)
 
 
 def read_left(start: ChildStart) -> None:
@@ -72,26 +72,26 @@ def read_left(start: ChildStart) -> None:
 
 def _read(start: ChildStart, _notes: Notes) -> None:
     load_job(start.job.description)
-    place, target, net = start.place, None, None
+    folders, target, net = start.folders, None, None
     if start.job.sink_rows is not None:
-        target = as_table(_of_folder(start.job.sink_rows, place.target, "the rows of its target"))
+        target = as_table(_of_folder(start.job.sink_rows, folders.target, "the rows of its target"))
     if start.net:
-        rows = scan_panes(place.root, net=True).to_table()
+        rows = scan_panes(folders.root, net=True).to_table()
         net = rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
-    place.evidence.write_bytes(pickle.dumps(evidence(place, target, net)))
+    folders.evidence.write_bytes(pickle.dumps(evidence(folders, target, net)))
 
 
 _OF_BATCHES = ("checkpoint", "pane", "timing", "last")
 """Columns of the net of panes that depend on how rows were cut into batches."""
 
 
-def _of_folder(name: str, folder: Path, what: str) -> Any:
+def _of_folder(name: str, folder: Path, label: str) -> Any:
     function = load_object(name)
     try:
         inspect.signature(function).bind(folder)
     except (TypeError, ValueError):
         raise UsageError(
-            f"{what} must be made by a function with one argument: an empty folder, a new one for each run",
+            f"{label} must be made by a function with one argument: an empty folder, a new one for each run",
             code="chaos-sink",
             found=name,
         ) from None
@@ -101,11 +101,11 @@ def _of_folder(name: str, folder: Path, what: str) -> Any:
 def _described(error: Exception) -> dict[str, Any]:
     """An error as the notes have it. ``ours``: it has a code."""
     ours = isinstance(error, TidestateError)
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     return {
         "kind": type(error).__name__,
         "code": error.code if isinstance(error, TidestateError) else None,
         "ours": ours,
         "text": str(error).split("\n")[0][:300],
-        "place": f"{Path(place.filename).name}:{place.lineno}",
+        "place": f"{Path(frame.filename).name}:{frame.lineno}",
     }

@@ -54,22 +54,22 @@ class Evidence:
     net: RowTexts | None
 
 
-def evidence(place: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
+def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
     """The evidence of a drained root; with what the target has, and the net of the panes, where they are wanted."""
-    checkpoint = Checkpoint.open(place.root)
+    checkpoint = Checkpoint.open(folders.root)
     outputs = list(checkpoint.outputs())
     steps = list(_steps(checkpoint))
     head = expect(checkpoint.head(), "a job that is done has a checkpoint").manifest
-    found = verify(checkpoint, read_percent=100)
-    due = {one.delivery_id: _rows(checkpoint, one.panes) for one in outputs if one.panes}
-    calls = list(offers(place.offered))
+    report = verify(checkpoint, read_percent=100)
+    due = {output.delivery_id: _rows(checkpoint, output.panes) for output in outputs if output.panes}
+    calls = list(offers(folders.offered))
     return Evidence(
-        panes=[rows for one in outputs if (rows := _rows(checkpoint, one.panes))],
+        panes=[rows for output in outputs if (rows := _rows(checkpoint, output.panes))],
         late={
-            name: [rows for one in outputs if (rows := _rows(checkpoint, one.late_of(name)))]
+            name: [rows for output in outputs if (rows := _rows(checkpoint, output.late_of(name)))]
             for name in head.operators
         },
-        progress={number: _progress(one) for number, one in steps},
+        progress={number: _progress(manifest) for number, manifest in steps},
         totals=f"{_pairs(head.totals)}, batches {_number(head)}",
         state=_state(checkpoint, steps[-1][1]) if steps and steps[-1][0] == _number(head) else None,
         deliveries=list(_deliveries(due, calls)),
@@ -78,7 +78,9 @@ def evidence(place: RoundFolders, target: pa.Table | None, net: pa.Table | None)
             for call in calls
             if call.delivery not in due
         ],
-        findings=tuple(f"{one.kind} {one.path}: {one.why}" for one in found.findings if not one.abandoned),
+        findings=tuple(
+            f"{finding.kind} {finding.path}: {finding.why}" for finding in report.findings if not finding.abandoned
+        ),
         target=None if target is None else texts(target),
         net=None if net is None else texts(net),
     )
@@ -94,75 +96,75 @@ def texts(rows: pa.Table) -> RowTexts:
     )
 
 
-def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound: bool = False) -> list[Deviation]:
+def compared(baseline: Evidence, actual: Evidence, *, state: bool = True, rewound: bool = False) -> list[Deviation]:
     """All that differs; ``state`` only where it can be the same. A sink may have panes that were ``rewound``."""
-    differences = list(_sequences("panes", expected.panes, found.panes))
-    for name in dict.fromkeys((*expected.late, *found.late)):
-        differences += _sequences(f"late rows of {name}", expected.late.get(name, ()), found.late.get(name, ()))
-    for number in sorted(expected.progress.keys() & found.progress.keys()):
-        if expected.progress[number] != found.progress[number]:
-            was, now = expected.progress[number], found.progress[number]
+    differences = list(_sequences("panes", baseline.panes, actual.panes))
+    for name in dict.fromkeys((*baseline.late, *actual.late)):
+        differences += _sequences(f"late rows of {name}", baseline.late.get(name, ()), actual.late.get(name, ()))
+    for number in sorted(baseline.progress.keys() & actual.progress.keys()):
+        if baseline.progress[number] != actual.progress[number]:
+            was, now = baseline.progress[number], actual.progress[number]
             differences.append(Deviation("progress", f"batch {number}", (was,), (now,)))
-    if expected.totals != found.totals:
-        differences.append(Deviation("totals", "in the end", (expected.totals,), (found.totals,)))
-    if state and expected.state is not None and found.state is not None:
-        for name in dict.fromkeys((*expected.state, *found.state)):
-            both = [one.get(name, Counter()) for one in (expected.state, found.state)]
-            differences += of_rows("state", name, *both)
-    differences += found.deliveries
+    if baseline.totals != actual.totals:
+        differences.append(Deviation("totals", "in the end", (baseline.totals,), (actual.totals,)))
+    if state and baseline.state is not None and actual.state is not None:
+        for name in dict.fromkeys((*baseline.state, *actual.state)):
+            states = [record.get(name, Counter()) for record in (baseline.state, actual.state)]
+            differences += of_rows("state", name, *states)
+    differences += actual.deliveries
     if not rewound:
-        differences += found.strays
-        if expected.target is not None and found.target is not None:
-            differences += of_rows("sink's target", "all rows", expected.target, found.target)
-    if found.findings:
-        differences.append(Deviation("verify", "root", (), found.findings[:FIRST]))
+        differences += actual.strays
+        if baseline.target is not None and actual.target is not None:
+            differences += of_rows("sink's target", "all rows", baseline.target, actual.target)
+    if actual.findings:
+        differences.append(Deviation("verify", "root", (), actual.findings[:FIRST]))
     return differences
 
 
-def of_rows(part: str, where: str, expected: RowTexts, found: RowTexts) -> list[Deviation]:
+def of_rows(part: str, where: str, baseline: RowTexts, actual: RowTexts) -> list[Deviation]:
     """The difference between rows, their order left out; at most one."""
-    missing, extra = [sorted(rows.elements()) for rows in (expected - found, found - expected)]
-    if not missing and not extra:
+    absent, extra = [sorted(rows.elements()) for rows in (baseline - actual, actual - baseline)]
+    if not absent and not extra:
         return []
-    more = max(0, len(missing) - FIRST) + max(0, len(extra) - FIRST)
-    return [Deviation(part, where, tuple(missing[:FIRST]), tuple(extra[:FIRST]), more)]
+    left_out = max(0, len(absent) - FIRST) + max(0, len(extra) - FIRST)
+    return [Deviation(part, where, tuple(absent[:FIRST]), tuple(extra[:FIRST]), left_out)]
 
 
-def _sequences(part: str, expected: Sequence[RowTexts], found: Sequence[RowTexts]) -> Iterator[Deviation]:
-    for number in range(max(len(expected), len(found))):
-        both = [rows[number] if number < len(rows) else Counter() for rows in (expected, found)]
-        yield from of_rows(part, f"output {number + 1}", *both)
+def _sequences(part: str, baseline: Sequence[RowTexts], actual: Sequence[RowTexts]) -> Iterator[Deviation]:
+    for number in range(max(len(baseline), len(actual))):
+        pair = [rows[number] if number < len(rows) else Counter() for rows in (baseline, actual)]
+        yield from of_rows(part, f"output {number + 1}", *pair)
 
 
 def _steps(checkpoint: Checkpoint) -> Iterator[tuple[int, Manifest]]:
     """Manifests of batches that count and are there, by the number of the batch, from 1."""
-    for one in checkpoint.history():
-        if one.kind == "batch":
-            yield _number(one), one
+    for manifest in checkpoint.history():
+        if manifest.kind == "batch":
+            yield _number(manifest), manifest
 
 
-def _number(one: Manifest) -> int:
+def _number(manifest: Manifest) -> int:
     """How many batches there were."""
-    if one.spark is not None:
-        return one.spark.batch_id + 1
-    return one.input.batches if one.input is not None else 0
+    if manifest.spark is not None:
+        return manifest.spark.batch_id + 1
+    return manifest.input.batches if manifest.input is not None else 0
 
 
-def _progress(one: Manifest) -> str:
-    return f"watermark {one.watermark_us}, {_pairs(one.counters)}"
+def _progress(manifest: Manifest) -> str:
+    return f"watermark {manifest.watermark_us}, {_pairs(manifest.counters)}"
 
 
 def _pairs(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(values.items()) if value)
 
 
-def _state(checkpoint: Checkpoint, one: Manifest) -> dict[str, RowTexts]:
-    found = {}
-    for name, operator in one.operators.items():
+def _state(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, RowTexts]:
+    tables = {}
+    for name, operator in manifest.operators.items():
         for spec in operator.tables:
             rows = [texts(part) for part in state_rows(checkpoint, operator, spec, Wanted())]
-            found[f"{name}.{spec.name}"] = sum(rows, RowTexts())
-    return found
+            tables[f"{name}.{spec.name}"] = sum(rows, RowTexts())
+    return tables
 
 
 def _rows(checkpoint: Checkpoint, refs: Sequence[FileRef]) -> RowTexts:
@@ -177,8 +179,8 @@ def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) ->
         yield from of_rows(
             "deliveries", f"{call.delivery}, offered again", firsts.setdefault(call.delivery, rows), rows
         )
-    accepted = {call.delivery for call in calls if call.accepted}
-    for one, rows in due.items():
-        if one not in accepted:
-            yield Deviation("deliveries", f"{one}, never accepted", tuple(sorted(rows)[:FIRST]))
-        yield from of_rows("deliveries", f"{one}, not its panes", rows, firsts.get(one, rows))
+    accepted_ids = {call.delivery for call in calls if call.accepted}
+    for delivery, rows in due.items():
+        if delivery not in accepted_ids:
+            yield Deviation("deliveries", f"{delivery}, never accepted", tuple(sorted(rows)[:FIRST]))
+        yield from of_rows("deliveries", f"{delivery}, not its panes", rows, firsts.get(delivery, rows))

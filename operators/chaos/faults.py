@@ -50,7 +50,7 @@ class Injected:
     kind: str
     share: float
     moment: str = "before"
-    what: str = ""
+    detail: str = ""
     number: int = 1
 
 
@@ -65,7 +65,7 @@ class RoundPlan:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The classes in it, each once."""
-        return tuple(dict.fromkeys(one.kind for one in self.faults))
+        return tuple(dict.fromkeys(fault.kind for fault in self.faults))
 
     @property
     def on_spark(self) -> bool:
@@ -75,11 +75,11 @@ class RoundPlan:
 
 def chosen_kinds(runner: str, only: Sequence[str] = (), *, recut: bool = False) -> list[str]:
     """The classes for a runner: ``standalone``, ``spark`` or ``both``. Raises `UsageError`."""
-    if unknown := sorted(set(only) - FAULTS.keys()):
+    if unknown_kinds := sorted(set(only) - FAULTS.keys()):
         raise UsageError(
             "unknown class of faults: choose from those listed",
             code="chaos-fault",
-            found=unknown,
+            found=unknown_kinds,
             there=", ".join(FAULTS),
         )
     if "recut" in only and not recut:
@@ -89,11 +89,11 @@ def chosen_kinds(runner: str, only: Sequence[str] = (), *, recut: bool = False) 
             code="chaos-fault",
             found="recut",
         )
-    alone = {**ALONE, **(RECUT if recut else {})} if runner != "spark" else {}
-    there = alone | (ON_SPARK if runner != "standalone" else {})
-    if only and (absent := [kind for kind in only if kind not in there]):
+    standalone_kinds = {**ALONE, **(RECUT if recut else {})} if runner != "spark" else {}
+    available = standalone_kinds | (ON_SPARK if runner != "standalone" else {})
+    if only and (absent := [kind for kind in only if kind not in available]):
         raise UsageError("these faults need another runner: add --runner both", code="chaos-fault", found=absent)
-    return [kind for kind in there if not only or kind in only]
+    return [kind for kind in available if not only or kind in only]
 
 
 def plan_round(seed: int, number: int, kinds: Sequence[str], stores: Sequence[str]) -> RoundPlan:
@@ -107,22 +107,22 @@ def plan_round(seed: int, number: int, kinds: Sequence[str], stores: Sequence[st
     if lead in QUIET:
         return RoundPlan(number, store, (_drawn(chance, lead),))
     with_it = [kind for kind in kinds if kind not in QUIET and (kind in ON_SPARK) == (lead in ON_SPARK)]
-    more = [chance.choice(with_it) for _ in range(chance.randrange(4))]
-    return RoundPlan(number, store, tuple(_drawn(chance, kind) for kind in (lead, *more)))
+    extras = [chance.choice(with_it) for _ in range(chance.randrange(4))]
+    return RoundPlan(number, store, tuple(_drawn(chance, kind) for kind in (lead, *extras)))
 
 
 def _drawn(chance: random.Random, kind: str) -> Injected:
     share, moment = chance.random(), chance.choice(MOMENTS)
-    what, number = "", 1
+    detail, number = "", 1
     if kind == "storage":
-        what, number = chance.choice(ERRORS), chance.choice((1, 1, 3, 100))
+        detail, number = chance.choice(ERRORS), chance.choice((1, 1, 3, 100))
     elif kind == "sink":
-        what = chance.choice(("raise", "raise", "refuse"))
-        moment = "before" if what == "refuse" else chance.choice(("before", "after"))
+        detail = chance.choice(("raise", "raise", "refuse"))
+        moment = "before" if detail == "refuse" else chance.choice(("before", "after"))
     elif kind == "damage":
-        what = chance.choice(DAMAGES)
+        detail = chance.choice(DAMAGES)
     elif kind in ("rescale", "recut"):
         number = chance.randrange(1, 7)
     elif kind == "worker":
         number = chance.randrange(1, 4)
-    return Injected(kind, share, moment, what, number)
+    return Injected(kind, share, moment, detail, number)

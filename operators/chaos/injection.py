@@ -51,18 +51,18 @@ def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
         "freeze": _Signalled(signal.SIGSTOP),
     }
     hook = hooks.get(kind, _nothing)
-    with Calls(start.place.root, lambda call, when: hook(call, when, start, notes), BY_CLOCK) as calls:
+    with Calls(start.folders.root, lambda call, phase: hook(call, phase, start, notes), BY_CLOCK) as calls:
         try:
             yield
         finally:
             notes.write("calls", count=calls.count)
 
 
-def _place(call: Call, when: When) -> str:
-    return f"{when} {call.name} {call.path or 'of the root'}, call {call.number}"
+def _place(call: Call, phase: When) -> str:
+    return f"{phase} {call.name} {call.path or 'of the root'}, call {call.number}"
 
 
-def _nothing(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+def _nothing(call: Call, phase: When, start: ChildStart, notes: Notes) -> None:
     """No fault at a call."""
 
 
@@ -73,16 +73,16 @@ class _Signalled:
     """
 
     def __init__(self, number: int) -> None:
-        self._number, self._sent = number, False
+        self._number, self._is_sent = number, False
 
-    def __call__(self, call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    def __call__(self, call: Call, phase: When, start: ChildStart, notes: Notes) -> None:
         moment = start.fault.moment if start.fault is not None else "before"
         if moment == "during" and call.name != "write":  # only a write has a middle
             moment = "after"
-        if self._sent or call.number < start.at or when != moment:
+        if self._is_sent or call.number < start.at_call or phase != moment:
             return
-        self._sent = True
-        notes.write("injected", where=_place(call, when))
+        self._is_sent = True
+        notes.write("injected", where=_place(call, phase))
         os.kill(os.getpid(), self._number)
 
 
@@ -90,32 +90,32 @@ class _Failing:
     """Fails so many calls, from the first one that reaches its moment: one that fails by itself has no end."""
 
     def __init__(self) -> None:
-        self._failed = 0
+        self._failures = 0
 
-    def __call__(self, call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    def __call__(self, call: Call, phase: When, start: ChildStart, notes: Notes) -> None:
         fault = start.fault
-        if fault is None or call.number < start.at or self._failed == fault.number:
+        if fault is None or call.number < start.at_call or self._failures == fault.number:
             return
-        if when == ("after" if fault.moment == "after" else "before"):
-            if not self._failed:
-                again = f" and {fault.number - 1} more" if fault.number > 1 else ""
-                notes.write("injected", where=f"{fault.what} {_place(call, when)}{again}")
-            self._failed += 1
-            number = getattr(errno, fault.what)
+        if phase == ("after" if fault.moment == "after" else "before"):
+            if not self._failures:
+                repeats = f" and {fault.number - 1} more" if fault.number > 1 else ""
+                notes.write("injected", where=f"{fault.detail} {_place(call, phase)}{repeats}")
+            self._failures += 1
+            number = getattr(errno, fault.detail)
             raise OSError(number, os.strerror(number), call.path)
 
 
 @contextmanager
 def _power_cut(start: ChildStart, notes: Notes) -> Iterator[None]:
-    disk = Disk(start.place.disk, start.at)
+    disk = Disk(start.folders.disk, start.at_call)
     disk.keep_all()
     with mock.patch.object(os, "fsync", disk.fsync):
         try:
             yield
         except Crash:
-            notes.write("injected", where=f"at fsync {start.at}")
+            notes.write("injected", where=f"at fsync {start.at_call}")
     if disk.crashed:
-        disk.cut(start.place.folder / "left")
+        disk.cut(start.folders.folder / "left")
         notes.write("cut")
         killed_now()
 
@@ -130,16 +130,16 @@ class FaultySink:
     def __call__(self, rows: Any, delivery: Any) -> Any:
         self._calls += 1
         fault = self._start.fault
-        due = fault is not None and fault.kind in ("sink", "sink-kill") and self._calls == self._start.at
+        due = fault is not None and fault.kind in ("sink", "sink-kill") and self._calls == self._start.at_call
         if due and fault is not None:
-            what = {"raise": "raised", "refuse": "refused"}.get(fault.what, "killed")
-            self._notes.write("injected", where=f"{what} {_MOMENTS[fault.moment]} {delivery}")
+            outcome = {"raise": "raised", "refuse": "refused"}.get(fault.detail, "killed")
+            self._notes.write("injected", where=f"{outcome} {_MOMENTS[fault.moment]} {delivery}")
             return self._raising(rows, delivery) if fault.kind == "sink" else self._killed(rows, delivery)
         return self._sink(rows, delivery)
 
     def _raising(self, rows: Any, delivery: Any) -> Any:
         fault = self._start.fault
-        if fault is not None and fault.what == "refuse":
+        if fault is not None and fault.detail == "refuse":
             raise Refused("on purpose")
         if fault is not None and fault.moment == "after":
             self._sink(rows, delivery)

@@ -24,9 +24,9 @@ class Offered:
 def offers(folder: Path) -> Iterator[Offered]:
     """All calls of the sink that were recorded in ``folder``, in order, with whether it returned."""
     names = sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
-    accepted = {name[:-1] for name in names if name.endswith("+")}
+    accepted_names = {name[:-1] for name in names if name.endswith("+")}
     for name in names:
         if not name.endswith("+"):
             _, checkpoint, run = name.split(".", 2)
             with pa.OSFile(str(folder / name)) as file, ipc.open_file(file) as reader:
-                yield Offered(DeliveryId(run, int(checkpoint)), reader.read_all(), name in accepted)
+                yield Offered(DeliveryId(run, int(checkpoint)), reader.read_all(), name in accepted_names)

@@ -28,7 +28,7 @@ def write_chaos_page(run: ChaosRun, path: Path) -> None:
     page = render(
         title=f"chaos · {run.job}",
         verdict=run.verdict,
-        whole=not run.found,
+        is_intact=not run.found,
         tiles=_tiles(run),
         sections=[_findings(run), _classes(run), _rounds(run), _about(run)],
     )
@@ -37,20 +37,20 @@ def write_chaos_page(run: ChaosRun, path: Path) -> None:
 
 def _tiles(run: ChaosRun) -> list[tuple[str, str, str]]:
     classes = by_class(run.results)
-    made = datetime.fromtimestamp(run.began, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    start = datetime.fromtimestamp(run.began, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return [
         ("rounds", f"{len(run.results):,}", f"in {span_text((run.ended - run.began) * 1e6)}"),
         ("not the same", f"{len(run.found):,}", "of these rounds"),
         (
             "faults put in",
-            f"{sum(one.put_in for one in classes):,}",
+            f"{sum(fault_class.put_in for fault_class in classes):,}",
             f"of {pluralize(len(classes), 'class', 'classes')}",
         ),
-        ("starts of the job", f"{sum(one.starts for one in run.results):,}", "processes"),
+        ("starts of the job", f"{sum(result.starts for result in run.results):,}", "processes"),
         ("batches", f"{run.usual.batches:,}", "of the undisturbed run"),
         ("calls", f"{run.usual.calls:,}", "of the operating system, undisturbed"),
         ("seed", f"{run.seed}", run.runner),
-        ("begun", made, "UTC"),
+        ("begun", start, "UTC"),
     ]
 
 
@@ -58,27 +58,38 @@ def _findings(run: ChaosRun) -> Section:
     if not run.found:
         return Section("findings", "Findings", "None: panes, ledger, state, progress and deliveries are the same.")
     lead = "Each round against the undisturbed run; − is missing, + is too many."
-    return Section("findings", "Findings", lead, tables=[_finding(run, one) for one in run.found])
+    return Section("findings", "Findings", lead, tables=[_finding(run, result) for result in run.found])
 
 
-def _finding(run: ChaosRun, one: RoundResult) -> Table:
-    rows = [("repeat", "", run.repeat(one))]
-    rows += [("fault", put.kind, f"{put.where}; {put.outcome}") for put in one.faults]
-    if one.error is not None:
-        rows.append(("did not end", "", one.error))
-    for different in one.differences:
+def _finding(run: ChaosRun, result: RoundResult) -> Table:
+    rows = [("repeat", "", run.repeat(result))]
+    rows += [("fault", put.kind, f"{put.where}; {put.outcome}") for put in result.faults]
+    if result.error is not None:
+        rows.append(("did not end", "", result.error))
+    for different in result.differences:
         title = difference_title(different)
-        signed = [("−", row) for row in different.missing] + [("+", row) for row in different.extra]
-        rows += [(title if not n else "", sign, row[:_LONGEST]) for n, (sign, row) in enumerate(signed)]
-    caption = f"round {one.plan.number}: {one.verdict}, {', '.join(one.plan.kinds)}, store {one.plan.store}"
-    return Table(caption, ("what", "", "found"), rows, opened=one is run.found[0])
+        signed_rows = [("−", row) for row in different.missing] + [("+", row) for row in different.extra]
+        rows += [(title if not n else "", sign, row[:_LONGEST]) for n, (sign, row) in enumerate(signed_rows)]
+    caption = (
+        f"round {result.plan.number}: {result.verdict}, {', '.join(result.plan.kinds)}, store {result.plan.store}"
+    )
+    return Table(caption, ("what", "", "found"), rows, is_open=result is run.found[0])
 
 
 def _classes(run: ChaosRun) -> Section:
     classes = by_class(run.results)
-    rows = [(one.kind, one.about, str(one.rounds), str(one.put_in), str(one.found)) for one in classes]
+    rows = [
+        (
+            fault_class.kind,
+            fault_class.about,
+            str(fault_class.rounds),
+            str(fault_class.put_in),
+            str(fault_class.found),
+        )
+        for fault_class in classes
+    ]
     headings = ("class", "what it does", "rounds", "put in", "found")
-    table = Table("Classes of faults", headings, rows, frozenset({2, 3, 4}), opened=True)
+    table = Table("Classes of faults", headings, rows, frozenset({2, 3, 4}), is_open=True)
     lead = (
         "A fault whose place a start did not reach does not count; a round that found something counts for all in it."
     )
@@ -88,15 +99,15 @@ def _classes(run: ChaosRun) -> Section:
 def _rounds(run: ChaosRun) -> Section:
     rows = [
         (
-            str(one.plan.number),
-            one.verdict,
-            ", ".join(one.plan.kinds),
-            one.plan.store,
-            str(one.starts),
-            span_text((one.ended - one.began) * 1e6),
-            "; ".join(f"{put.kind}: {put.where}" for put in one.faults),
+            str(result.plan.number),
+            result.verdict,
+            ", ".join(result.plan.kinds),
+            result.plan.store,
+            str(result.starts),
+            span_text((result.ended - result.began) * 1e6),
+            "; ".join(f"{put.kind}: {put.where}" for put in result.faults),
         )
-        for one in run.results
+        for result in run.results
     ]
     headings = ("round", "verdict", "classes", "store", "starts", "time", "faults")
     table = Table("All rounds", headings, rows, frozenset({0, 4, 5}))
@@ -107,18 +118,18 @@ def _rounds(run: ChaosRun) -> Section:
 def _timeline(run: ChaosRun) -> Spec | None:
     rows: list[ChartRow] = [
         {
-            "round": f"{one.plan.number:,}",
+            "round": f"{result.plan.number:,}",
             "class": kind,
-            "verdict": one.verdict,
-            "faults": "; ".join(f"{put.kind}: {put.where}" for put in one.faults)[:_LONGEST],
-            "begun": one.began - run.began,
-            "ended": one.ended - run.began,
+            "verdict": result.verdict,
+            "faults": "; ".join(f"{put.kind}: {put.where}" for put in result.faults)[:_LONGEST],
+            "begun": result.began - run.began,
+            "ended": result.ended - run.began,
         }
-        for one in run.results
-        for kind in one.plan.kinds
+        for result in run.results
+        for kind in result.plan.kinds
     ]
-    there = {row["class"] for row in rows}
-    lines = [kind for kind in FAULTS if kind in there]
+    kinds = {row["class"] for row in rows}
+    lines = [kind for kind in FAULTS if kind in kinds]
     encoding = {
         "x": {"field": "begun", "type": "quantitative", "title": "seconds", "axis": {"grid": False}},
         "x2": {"field": "ended"},
@@ -152,4 +163,4 @@ def _about(run: ChaosRun) -> Section:
     rows = [*about_run(run), ("repeat", f"{run.command} --seed {run.seed}")]
     if run.kept is not None:
         rows.append(("kept", f"{run.kept}: roots, targets and logs of the rounds that are not the same"))
-    return Section("about", "About this run", "", tables=[Table("What was run", (), rows, opened=True)])
+    return Section("about", "About this run", "", tables=[Table("What was run", (), rows, is_open=True)])

@@ -51,14 +51,14 @@ class Ended:
     @property
     def injected(self) -> str | None:
         """Where the fault was put in; None if it was never reached."""
-        found = self.notes.last("injected")
-        return None if found is None else str(found["where"])
+        note = self.notes.last("injected")
+        return None if note is None else str(note["where"])
 
     @property
     def calls(self) -> int:
         """Calls of the operating system, where they were counted."""
-        found = self.notes.last("calls")
-        return 0 if found is None else int(found["count"])
+        note = self.notes.last("calls")
+        return 0 if note is None else int(note["count"])
 
 
 class JobProcess(Protocol):
@@ -128,7 +128,7 @@ class Running:
 @contextmanager
 def child_of(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
     """A process for ``start``, its notes numbered; at the end of the block it is gone. ``seed`` of its hashes."""
-    start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
+    start = replace(start, notes=start.folders.folder / f"notes-{number:03d}.jsonl")
     with _gone_at_the_end(ForkedProcess("run_start", start, seed)) as process:
         yield Running(start, process)
 
@@ -217,7 +217,7 @@ class ForkedProcess:
 
 def left_by(start: ChildStart, patience_s: float) -> Ended:
     """Let a process read what a run has left."""
-    start = replace(start, notes=start.place.folder / "notes-read.jsonl")
+    start = replace(start, notes=start.folders.folder / "notes-read.jsonl")
     start.notes.unlink(missing_ok=True)
     with _gone_at_the_end(ForkedProcess("read_left", start)) as process:
         return Running(start, process).ended(patience_s)

@@ -51,23 +51,23 @@ class RoundRun:
         self.starts = 0
 
     @property
-    def place(self) -> RoundFolders:
+    def folders(self) -> RoundFolders:
         """The folders of the round: of its root, of the sink's target, and of what the sink was offered."""
-        return self.start.place
+        return self.start.folders
 
     def go(self) -> str | None:
         """All faults, then starts without one until the job is done; why it is not, otherwise."""
-        done = False
+        is_done = False
         for fault in self.plan.faults:
-            done = self._upset(fault)
+            is_done = self._upset(fault)
         for _ in range(LAST_STARTS):
-            if done:
+            if is_done:
                 return None
-            ended = self._run(self._plain())
-            if ended.hung:
+            end = self._run(self._plain())
+            if end.hung:
                 return "it does not end"
-            done = ended.done
-        return None if done else error_text(ended)
+            is_done = end.done
+        return None if is_done else error_text(end)
 
     def _plain(self) -> ChildStart:
         return replace(self.start, fault=None)
@@ -77,28 +77,28 @@ class RoundRun:
         act: Callable[[Injected], bool] | None = getattr(self, f"_{fault.kind.replace('-', '_')}", None)
         if act is not None:
             return act(fault)
-        ended = self._run(self._at_call(fault))
-        self.note(fault, ended)
-        if ended.notes.last("cut") is not None:
-            self.place.disk.rename(self.place.folder / f"disk-{self.starts}")
-            (self.place.folder / "left").rename(self.place.disk)
-        return ended.done
+        end = self._run(self._at_call(fault))
+        self.note(fault, end)
+        if end.notes.last("cut") is not None:
+            self.folders.disk.rename(self.folders.folder / f"disk-{self.starts}")
+            (self.folders.folder / "left").rename(self.folders.disk)
+        return end.done
 
     def _at_call(self, fault: Injected) -> ChildStart:
         """A start with this fault at a call of what is left to do."""
-        there = {"sink": self.usual.batches, "sink-kill": self.usual.batches, "power": self.usual.calls / 4}
-        calls = there.get(fault.kind, self.usual.calls) * self._left()
-        return replace(self.start, fault=fault, at=1 + int(fault.share * max(2, calls)))
+        calls_by_kind = {"sink": self.usual.batches, "sink-kill": self.usual.batches, "power": self.usual.calls / 4}
+        calls = calls_by_kind.get(fault.kind, self.usual.calls) * self._left()
+        return replace(self.start, fault=fault, at_call=1 + int(fault.share * max(2, calls)))
 
     def _left(self) -> float:
         """The share of the input that is left."""
         return 1 - self._done() / (self.usual.batches + 1)
 
     def _done(self) -> int:
-        root = self.place.root
+        root = self.folders.root
         head = Checkpoint.open(root).head() if (root / "tidestate.json").exists() else None
-        taken = None if head is None else head.manifest.input
-        return 0 if taken is None else taken.batches
+        position = None if head is None else head.manifest.input
+        return 0 if position is None else position.batches
 
     def _run(self, start: ChildStart, seed: int | None = None) -> Ended:
         with self.child(start, seed) as child:
@@ -109,27 +109,27 @@ class RoundRun:
         self.starts += 1
         return child_of(start, self.starts, seed=seed)
 
-    def note(self, fault: Injected, ended: Ended, where: str | None = None) -> None:
+    def note(self, fault: Injected, end: Ended, where: str | None = None) -> None:
         """Record a fault, and how the start that had it ended."""
-        found = where or ended.injected
-        outcome = "killed" if ended.failure is None and not ended.done else error_text(ended)
-        if ended.done or ended.notes.last("done") is not None:
+        location = where or end.injected
+        outcome = "killed" if end.failure is None and not end.done else error_text(end)
+        if end.done or end.notes.last("done") is not None:
             outcome = "ended"
-        self.put.append(Put(time.time(), fault.kind, found or "not reached", outcome, found is not None))
+        self.put.append(Put(time.time(), fault.kind, location or "not reached", outcome, location is not None))
 
     def _again(self, fault: Injected) -> bool:
-        ended = self._run(self._plain(), seed=1 + int(fault.share * 1000))
-        self.note(fault, ended, "from the beginning, in another process")
-        return ended.done
+        end = self._run(self._plain(), seed=1 + int(fault.share * 1000))
+        self.note(fault, end, "from the beginning, in another process")
+        return end.done
 
     def _recut(self, fault: Injected) -> bool:
         pieces = max(1, self.usual.batches + fault.number - 4)
         if pieces == self.usual.batches:
             pieces += 1
-        ended = self._run(replace(self._plain(), pieces=pieces))
-        self.note(fault, ended, f"in {pieces} batches")
+        end = self._run(replace(self._plain(), pieces=pieces))
+        self.note(fault, end, f"in {pieces} batches")
         self.start = replace(self.start, pieces=pieces)
-        return ended.done
+        return end.done
 
     def _restart(self, fault: Injected) -> bool:
         return self._advanced(fault)
@@ -137,11 +137,11 @@ class RoundRun:
     def _advanced(self, fault: Injected | None, share: float = 0.5) -> bool:
         """Take some batches of those that are left; whether nothing is left."""
         left = self.usual.batches - self._done()
-        wanted = 1 + int((share if fault is None else fault.share) * max(0, left - 1))
-        ended = self._run(replace(self._plain(), batches=wanted))
+        count = 1 + int((share if fault is None else fault.share) * max(0, left - 1))
+        end = self._run(replace(self._plain(), batches=count))
         if fault is not None:
-            self.note(fault, ended)
-        return ended.done
+            self.note(fault, end)
+        return end.done
 
     def _sudden(self, fault: Injected) -> bool:
         with self.child(self._plain()) as child:
@@ -149,46 +149,46 @@ class RoundRun:
             delay = fault.share * self.usual.seconds * self._left()
             time.sleep(delay)
             child.signal(signal.SIGKILL)
-            ended: Ended = child.ended(self.usual.patience_s)
-        self.note(fault, ended, f"{delay * 1000:.0f} ms after its begin")
-        return ended.done
+            end: Ended = child.ended(self.usual.patience_s)
+        self.note(fault, end, f"{delay * 1000:.0f} ms after its begin")
+        return end.done
 
     def _freeze(self, fault: Injected) -> bool:
         with self.child(self._at_call(fault)) as sleeper:
             if not sleeper.reached("injected", self.usual.patience_s):
-                ended: Ended = sleeper.ended(self.usual.patience_s)
-                self.note(fault, ended)
-                return ended.done
-            other = self._run(self._plain())
+                end: Ended = sleeper.ended(self.usual.patience_s)
+                self.note(fault, end)
+                return end.done
+            rival = self._run(self._plain())
             sleeper.signal(signal.SIGCONT)
-            ended = sleeper.ended(self.usual.patience_s)
-        self.note(fault, ended)
-        return other.done
+            end = sleeper.ended(self.usual.patience_s)
+        self.note(fault, end)
+        return rival.done
 
     def _race(self, fault: Injected) -> bool:
-        with self.child(self._plain()) as one:
+        with self.child(self._plain()) as first:
             time.sleep(fault.share * 0.1)
-            with self.child(self._plain()) as other:
-                both: list[Running] = [one, other]
-                ended = [child.ended(self.usual.patience_s) for child in both]
-        for child, which in zip(ended, ("the first of two", "the second"), strict=True):
-            self.note(fault, child, f"{which}, {fault.share * 100:.0f} ms apart")
-        return any(child.done for child in ended)
+            with self.child(self._plain()) as second:
+                children: list[Running] = [first, second]
+                ends = [child.ended(self.usual.patience_s) for child in children]
+        for child, name in zip(ends, ("the first of two", "the second"), strict=True):
+            self.note(fault, child, f"{name}, {fault.share * 100:.0f} ms apart")
+        return any(child.done for child in ends)
 
     def _gc(self, fault: Injected) -> bool:
         with self.child(replace(self._at_call(fault), fault=replace(fault, kind="kill"))) as child:
-            runs, deleted = upsets.collect_meanwhile(self.place.root, child)
-            ended: Ended = child.ended(self.usual.patience_s)
-        self.note(fault, ended, f"{runs} collections, {deleted} files; {ended.injected or 'not killed'}")
-        return ended.done
+            runs, file_count = upsets.collect_meanwhile(self.folders.root, child)
+            end: Ended = child.ended(self.usual.patience_s)
+        self.note(fault, end, f"{runs} collections, {file_count} files; {end.injected or 'not killed'}")
+        return end.done
 
     def _damage(self, fault: Injected) -> bool:
         if self._advanced(None):
             return True
-        with upsets.damaged_meanwhile(self.place.root, fault, self.chance) as what:
-            ended = self._run(self._plain())
-        self.note(fault, ended, what)
-        return ended.done
+        with upsets.damaged_meanwhile(self.folders.root, fault, self.chance) as damage:
+            end = self._run(self._plain())
+        self.note(fault, end, damage)
+        return end.done
 
     def _rewind(self, fault: Injected) -> bool:
         return self._advanced(None, 0.7) or self._moved(fault, upsets.rewound)
@@ -199,18 +199,18 @@ class RoundRun:
     def _moved(self, fault: Injected, move: Callable[[Path, Injected], str]) -> bool:
         """Something that a verb does to a root; not every job can."""
         try:
-            where, reached = move(self.place.root, fault), True
+            where, is_reached = move(self.folders.root, fault), True
         except UsageError as error:
-            where, reached = str(error), False
-        self.put.append(Put(time.time(), fault.kind, where, "ended" if reached else "refused", reached))
+            where, is_reached = str(error), False
+        self.put.append(Put(time.time(), fault.kind, where, "ended" if is_reached else "refused", is_reached))
         return False
 
 
-def error_text(ended: Ended) -> str:
+def error_text(end: Ended) -> str:
     """How a start ended, in words."""
-    if ended.hung:
+    if end.hung:
         return "it did not end, and was killed"
-    failure = ended.failure
+    failure = end.failure
     if failure is None:
         return "it died without an error"
     return f"{failure['kind']}: {failure['text']} ({failure['place']})"

@@ -51,7 +51,7 @@ class ChaosRounds:
     kinds: Sequence[str]
     stores: Sequence[str] = ("parquet",)
     patience_s: float = HANGS_AFTER_S
-    _expected: dict[BatchCut | None, Evidence] = field(default_factory=dict)
+    _expectations: dict[BatchCut | None, Evidence] = field(default_factory=dict)
     _usual: Usual | None = None
 
     @property
@@ -78,55 +78,58 @@ class ChaosRounds:
     def run(self, plan: RoundPlan) -> RoundResult:
         """Run the job under the faults of ``plan``, and compare what it leaves with the undisturbed run."""
         usual, began = self.usual, time.time()
-        place = RoundFolders(self.folder / f"round-{plan.number}").made()
+        folders = RoundFolders(self.folder / f"round-{plan.number}").made()
         kind = SparkRoundRun if plan.on_spark else RoundRun
-        start = ChildStart(self.job, place, place.folder, plan.store)
+        start = ChildStart(self.job, folders, folders.folder, plan.store)
         run = kind(usual, plan, start, random.Random(f"{self.seed} {plan.number}"))
         differences: list[Deviation] = []
         try:
             error = run.go()
             if error is None:
                 differences = self._compared(run)
-        except TidestateError as found:
-            error = str(found)
+        except TidestateError as failure:
+            error = str(failure)
         result = RoundResult(plan, began, time.time(), run.starts, tuple(run.put), tuple(differences), error)
         if result.verdict == "same":
-            shutil.rmtree(place.folder)
+            shutil.rmtree(folders.folder)
         return result
 
     def _expectation(self, cut: BatchCut | None) -> Evidence:
         """What the job leaves of batches with these files, without a fault; by default of a file each."""
-        if cut not in self._expected:
-            place = RoundFolders(self.folder / f"undisturbed-{len(self._expected)}").made()
-            start = ChildStart(self.job, place, place.folder, cut=cut)
+        if cut not in self._expectations:
+            folders = RoundFolders(self.folder / f"undisturbed-{len(self._expectations)}").made()
+            start = ChildStart(self.job, folders, folders.folder, cut=cut)
             with child_of(start, 0) as child:
-                ended = child.ended(self.patience_s)
-            if not ended.done:
-                raise UsageError(f"the job fails even without faults: {error_text(ended)}", code="chaos-undisturbed")
+                end = child.ended(self.patience_s)
+            if not end.done:
+                raise UsageError(f"the job fails even without faults: {error_text(end)}", code="chaos-undisturbed")
             if cut is None:
-                self._usual = Usual(len(self.job.given.cut), ended.calls, ended.seconds, self.patience_s)
-            self._expected[cut] = self._evidence(start)
-        return self._expected[cut]
+                self._usual = Usual(len(self.job.input.cut), end.calls, end.seconds, self.patience_s)
+            self._expectations[cut] = self._evidence(start)
+        return self._expectations[cut]
 
     def _evidence(self, start: ChildStart) -> Evidence:
         """Read what a run has left, in a process of its own."""
-        ended = left_by(start, self.patience_s)
-        if not start.place.evidence.exists():
-            raise UsageError(f"what the run left cannot be read: {error_text(ended)}", code="chaos-left")
-        found: Evidence = pickle.loads(start.place.evidence.read_bytes())
-        return found
+        end = left_by(start, self.patience_s)
+        if not start.folders.evidence.exists():
+            raise UsageError(f"what the run left cannot be read: {error_text(end)}", code="chaos-left")
+        record: Evidence = pickle.loads(start.folders.evidence.read_bytes())
+        return record
 
     def _compared(self, run: RoundRun) -> list[Deviation]:
-        kinds, place = run.plan.kinds, run.place
+        kinds, folders = run.plan.kinds, run.folders
         if "recut" in kinds:
-            undisturbed = RoundFolders(self.folder / "undisturbed-0")
-            nets = [self._evidence(replace(run.start, place=one, net=True)).net for one in (undisturbed, place)]
-            return of_rows("net of the panes", "in the end", *(expect(one, "the net was read") for one in nets))
-        found = self._evidence(run.start)
-        cut = cut_of_spark(place.root, self.job.given) if run.plan.on_spark else None
-        expected = self._expectation(None if cut == self.job.given.cut else cut)
+            usual_folders = RoundFolders(self.folder / "undisturbed-0")
+            nets = [
+                self._evidence(replace(run.start, folders=run_folders, net=True)).net
+                for run_folders in (usual_folders, folders)
+            ]
+            return of_rows("net of the panes", "in the end", *(expect(net, "the net was read") for net in nets))
+        actual = self._evidence(run.start)
+        cut = cut_of_spark(folders.root, self.job.input) if run.plan.on_spark else None
+        baseline = self._expectation(None if cut == self.job.input.cut else cut)
         # A rescale leaves rows a little longer.
-        return compared(expected, found, state="rescale" not in kinds, rewound="rewind" in kinds)
+        return compared(baseline, actual, state="rescale" not in kinds, rewound="rewind" in kinds)
 
 
 def check_spark() -> None:

@@ -30,11 +30,11 @@ def _run(start: ChildStart, notes: Notes) -> None:
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    given = start.job.given
-    streams = {name: _stream(spark, given, name) for name in given.folders}
+    job_input = start.job.input
+    streams = {name: _stream(spark, job_input, name) for name in job_input.folders}
     query = stream.on_spark(
         streams,
-        checkpoint=start.place.root,
+        checkpoint=start.folders.root,
         store=STORE_CONFIGS[start.store],
         sink=sink_of(start, notes),
         partitions=start.partitions,
@@ -47,10 +47,10 @@ def _run(start: ChildStart, notes: Notes) -> None:
     spark.stop()
 
 
-def _stream(spark: SparkSession, given: JobInput, name: str) -> DataFrame:
+def _stream(spark: SparkSession, job_input: JobInput, name: str) -> DataFrame:
     """The files of a stream, one a batch."""
-    folder, form = str(given.folders[name]), given.form(name)
-    schema = given.columns or spark.read.format(form).load(folder).schema
+    folder, form = str(job_input.folders[name]), job_input.form(name)
+    schema = job_input.columns or spark.read.format(form).load(folder).schema
     options = {"maxFilesPerTrigger": "1", **({"header": "true"} if form == "csv" else {})}
     return spark.readStream.schema(schema).format(form).options(**options).load(folder)
 

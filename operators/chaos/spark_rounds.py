@@ -31,9 +31,9 @@ class SparkProcess:
     """A process of Spark's driver with its JVM, which are in a group, as `multiprocessing` has processes."""
 
     def __init__(self, start: ChildStart) -> None:
-        given = start.notes.with_suffix(".start")
-        given.write_bytes(pickle.dumps(start))
-        command = [sys.executable, "-m", "tidestate.operators.chaos.spark_child", str(given)]
+        start_file = start.notes.with_suffix(".start")
+        start_file.write_bytes(pickle.dumps(start))
+        command = [sys.executable, "-m", "tidestate.operators.chaos.spark_child", str(start_file)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with start.notes.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -74,15 +74,15 @@ class SparkRoundRun(RoundRun):
         return _running(replace(start, in_driver=self.plan.number % 2 == 0), self.starts)
 
     def _done(self) -> int:
-        root = self.place.root
+        root = self.folders.root
         head = Checkpoint.open(root).head() if (root / "tidestate.json").exists() else None
         spark = None if head is None else head.manifest.spark
         return 0 if spark is None else spark.batch_id + 1
 
     def _spark(self, fault: Injected) -> bool:
-        ended = self._run(self._plain())
-        self.note(fault, ended, "from the beginning")
-        return ended.done
+        end = self._run(self._plain())
+        self.note(fault, end, "from the beginning")
+        return end.done
 
     def _driver(self, fault: Injected) -> bool:
         return self._at_a_moment(fault, lambda child: child.signal(signal.SIGKILL), "the driver")
@@ -100,30 +100,30 @@ class SparkRoundRun(RoundRun):
         return self._at_a_moment(fault, kill, "its Python workers")
 
     def _spark_freeze(self, fault: Injected) -> bool:
-        done = False
+        is_done = False
 
         def freeze(child: Running) -> None:
-            nonlocal done
+            nonlocal is_done
             child.signal(signal.SIGSTOP)
-            done = self._run(self._plain()).done
+            is_done = self._run(self._plain()).done
             child.signal(signal.SIGCONT)
 
-        return self._at_a_moment(fault, freeze, "the driver, until another one was done") or done
+        return self._at_a_moment(fault, freeze, "the driver, until another one was done") or is_done
 
-    def _at_a_moment(self, fault: Injected, act: Callable[[Running], None], what: str) -> bool:
+    def _at_a_moment(self, fault: Injected, act: Callable[[Running], None], description: str) -> bool:
         with self.child(self._plain()) as child:
-            reached = child.reached("started", self.usual.patience_s)
+            began = child.reached("started", self.usual.patience_s)
             delay = fault.share * BATCH_S * self.usual.batches * self._left()
             time.sleep(delay)
             act(child)
-            ended: Ended = child.ended(self.usual.patience_s)
-        self.note(fault, ended, f"{what}, {delay:.1f} s after the query began" if reached else None)
-        return ended.done
+            end: Ended = child.ended(self.usual.patience_s)
+        self.note(fault, end, f"{description}, {delay:.1f} s after the query began" if began else None)
+        return end.done
 
 
 @contextmanager
 def _running(start: ChildStart, number: int) -> Iterator[Running]:
-    start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
+    start = replace(start, notes=start.folders.folder / f"notes-{number:03d}.jsonl")
     process = SparkProcess(start)
     try:
         yield Running(start, process)
@@ -153,12 +153,12 @@ def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def cut_of_spark(root: Path, given: JobInput) -> BatchCut:
+def cut_of_spark(root: Path, job_input: JobInput) -> BatchCut:
     """Which files Spark took for each batch."""
     checkpoint = Checkpoint.open(root)
     numbers = {
-        str(place): {path.name: number for number, path in enumerate(given.files(name))}
-        for place, name in enumerate(given.folders)
+        str(index): {path.name: number for number, path in enumerate(job_input.files(name))}
+        for index, name in enumerate(job_input.folders)
     }
     batches: dict[int, tuple[tuple[int, ...], ...]] = {}
     for output in checkpoint.outputs():
@@ -166,7 +166,7 @@ def cut_of_spark(root: Path, given: JobInput) -> BatchCut:
         if spark is not None and spark.read_ref is None:
             files = expect(load_files(checkpoint.objects, spark), "a batch has a list of files").files
             batches[spark.batch_id] = tuple(
-                tuple(sorted(numbers[place][_name(entry)] for entry in files.get(place, ()))) for place in numbers
+                tuple(sorted(numbers[key][_name(entry)] for entry in files.get(key, ()))) for key in numbers
             )
     return tuple(batches[number] for number in sorted(batches))
 

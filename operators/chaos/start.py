@@ -51,7 +51,7 @@ class UserJob:
     """What the user named: a description, perhaps a sink and what reads its target; and the input."""
 
     description: str
-    given: JobInput
+    input: JobInput
     sink: str | None = None
     sink_rows: str | None = None
 
@@ -89,25 +89,26 @@ class RoundFolders:
 
     def made(self) -> RoundFolders:
         """These folders, once they are created."""
-        for one in (self.disk, self.target, self.offered):
-            one.mkdir(parents=True, exist_ok=True)
+        for folder in (self.disk, self.target, self.offered):
+            folder.mkdir(parents=True, exist_ok=True)
         return self
 
 
 @dataclass(frozen=True)
 class ChildStart:
-    """A start. ``at`` is the number of the call at which ``fault`` is put in; ``batches`` ends it before its time.
+    """A start. ``at_call`` is the number of the call at which ``fault`` is put in; ``batches`` ends it before its
+    time.
 
     ``cut`` or ``pieces`` is how the input is cut into batches; ``net``: the net of the panes is wanted too.
     """
 
     job: UserJob
-    place: RoundFolders
+    folders: RoundFolders
     notes: Path
     store: str = "parquet"
     partitions: int = BEGIN_PARTITIONS
     fault: Injected | None = None
-    at: int = 0
+    at_call: int = 0
     batches: int | None = None
     cut: BatchCut | None = None
     pieces: int | None = None
@@ -138,4 +139,4 @@ class Notes:
 
     def last(self, event: str) -> dict[str, Any] | None:
         """The last line about this."""
-        return next((one for one in reversed(list(self.read())) if one["event"] == event), None)
+        return next((note for note in reversed(list(self.read())) if note["event"] == event), None)

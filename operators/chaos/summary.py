@@ -31,12 +31,12 @@ class ChaosRun:
     @property
     def found(self) -> list[RoundResult]:
         """ChaosRounds that are not as the undisturbed run."""
-        return [one for one in self.results if one.verdict != "same"]
+        return [result for result in self.results if result.verdict != "same"]
 
     @property
     def unsure(self) -> bool:
         """Whether the job is another one each time that it runs, so that faults cannot be judged."""
-        return any(one.plan.kinds == ("again",) for one in self.found)
+        return any(result.plan.kinds == ("again",) for result in self.found)
 
     @property
     def verdict(self) -> str:
@@ -48,9 +48,9 @@ class ChaosRun:
             return f"{len(self.found)} of {rounds} left something else than the undisturbed run"
         return f"Same: all of {rounds} left what the undisturbed run left"
 
-    def repeat(self, one: RoundResult) -> str:
+    def repeat(self, result: RoundResult) -> str:
         """The command that repeats a round."""
-        return f"{self.command} --seed {self.seed} --round {one.plan.number}"
+        return f"{self.command} --seed {self.seed} --round {result.plan.number}"
 
     def as_dict(self) -> dict[str, Any]:
         """The summary as plain values."""
@@ -60,20 +60,20 @@ class ChaosRun:
             "seed": self.seed,
             "seconds": round(self.ended - self.began, 3),
             "undisturbed": asdict(self.usual),
-            "classes": [asdict(one) for one in by_class(self.results)],
+            "classes": [asdict(fault_class) for fault_class in by_class(self.results)],
             "rounds": [
                 {
-                    "round": one.plan.number,
-                    "verdict": one.verdict,
-                    "store": one.plan.store,
-                    "seconds": round(one.ended - one.began, 3),
-                    "starts": one.starts,
-                    "faults": [asdict(put) for put in one.faults],
-                    "differences": [asdict(different) for different in one.differences],
-                    "error": one.error,
-                    "repeat": None if one.verdict == "same" else self.repeat(one),
+                    "round": result.plan.number,
+                    "verdict": result.verdict,
+                    "store": result.plan.store,
+                    "seconds": round(result.ended - result.began, 3),
+                    "starts": result.starts,
+                    "faults": [asdict(put) for put in result.faults],
+                    "differences": [asdict(different) for different in result.differences],
+                    "error": result.error,
+                    "repeat": None if result.verdict == "same" else self.repeat(result),
                 }
-                for one in self.results
+                for result in self.results
             ],
         }
 
@@ -93,22 +93,24 @@ class ClassCount:
 
 def by_class(results: Sequence[RoundResult]) -> list[ClassCount]:
     """All classes that a round had."""
-    found = []
-    for kind, about in FAULTS.items():
-        rounds = [one for one in results if kind in one.plan.kinds]
-        put = sum(put.kind == kind and put.reached for one in rounds for put in one.faults)
+    counts = []
+    for kind, description in FAULTS.items():
+        rounds = [result for result in results if kind in result.plan.kinds]
+        put = sum(put.kind == kind and put.reached for result in rounds for put in result.faults)
         if rounds:
-            found.append(ClassCount(kind, about, len(rounds), put, sum(one.verdict != "same" for one in rounds)))
-    return found
+            counts.append(
+                ClassCount(kind, description, len(rounds), put, sum(result.verdict != "same" for result in rounds))
+            )
+    return counts
 
 
 def about_run(run: ChaosRun) -> list[tuple[str, str]]:
     """What was run, as names and values."""
     usual = run.usual
     size = f"{pluralize(usual.batches, 'batch', 'batches')}, {usual.calls:,} calls of the operating system"
-    counts = {verdict: sum(one.verdict == verdict for one in run.results) for verdict in VERDICTS}
+    counts = {verdict: sum(result.verdict == verdict for result in run.results) for verdict in VERDICTS}
     verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count)
-    starts = sum(one.starts for one in run.results)
+    starts = sum(result.starts for result in run.results)
     return [
         ("job", f"{run.job}, {run.runner}, seed {run.seed}"),
         ("undisturbed", f"{size}, {_seconds(usual.seconds)}"),
@@ -124,9 +126,9 @@ def _seconds(seconds: float) -> str:
     return span_text(seconds * 1e6) if seconds >= 60 else f"{seconds:.1f} seconds"
 
 
-def difference_title(one: Deviation) -> str:
+def difference_title(deviation: Deviation) -> str:
     """Which part differs, where and by how much."""
-    counts = [(len(one.missing), "missing"), (len(one.extra), "too many")]
+    counts = [(len(deviation.missing), "missing"), (len(deviation.extra), "too many")]
     rows = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-    more = f", {one.more:,} more" if one.more else ""
-    return f"{one.part}, {one.where}: {rows}{more}"
+    suffix = f", {deviation.more:,} more" if deviation.more else ""
+    return f"{deviation.part}, {deviation.where}: {rows}{suffix}"

@@ -22,14 +22,14 @@ RETENTION = CheckpointRetention(newest=3, grace="0 seconds")
 
 def collect_meanwhile(root: Path, child: Running) -> tuple[int, int]:
     """Collect again and again until the process ends: how often, and how many files are gone."""
-    runs = deleted = 0
+    runs = file_count = 0
     while not child.reached("done", 0.05) and child.alive:
         try:
-            deleted += len(collect(Checkpoint.open(root), RETENTION).files)
+            file_count += len(collect(Checkpoint.open(root), RETENTION).files)
         except TidestateError:  # the root is not there yet, or it has moved on meanwhile
             continue
         runs += 1
-    return runs, deleted
+    return runs, file_count
 
 
 @contextmanager
@@ -38,46 +38,46 @@ def damaged_meanwhile(root: Path, fault: Injected, chance: random.Random) -> Ite
     paths = sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
     newest = max((path for path in paths if path.parent.name == MANIFESTS), default=None)
     # Without its newest manifest a root looks as one whose last commit never happened: docs/internals/protocol.md.
-    gone = fault.what == "gone"
-    path = chance.choice([path for path in paths if not (gone and path == newest)])
+    is_removal = fault.detail == "gone"
+    path = chance.choice([path for path in paths if not (is_removal and path == newest)])
     before = path.read_bytes()
-    after = _changed(before, fault.what, chance)
+    after = _changed(before, fault.detail, chance)
     if after is None:
         path.unlink()
     else:
         path.write_bytes(after)
-    yield f"{fault.what} {path.relative_to(root)}"
-    there = path.read_bytes() if path.exists() else None
-    if there == after and path.parent.exists():
+    yield f"{fault.detail} {path.relative_to(root)}"
+    current = path.read_bytes() if path.exists() else None
+    if current == after and path.parent.exists():
         path.write_bytes(before)
 
 
-def _changed(data: bytes, what: str, chance: random.Random) -> bytes | None:
-    if what == "gone":
+def _changed(data: bytes, damage: str, chance: random.Random) -> bytes | None:
+    if damage == "gone":
         return None
-    if what == "empty":
+    if damage == "empty":
         return b""
-    if what == "zeros":
+    if damage == "zeros":
         return bytes(len(data))
-    place = chance.randrange(len(data))
-    if what == "cut":
-        return data[:place]
-    return data[:place] + bytes([data[place] ^ (1 << chance.randrange(8))]) + data[place + 1 :]
+    index = chance.randrange(len(data))
+    if damage == "cut":
+        return data[:index]
+    return data[:index] + bytes([data[index] ^ (1 << chance.randrange(8))]) + data[index + 1 :]
 
 
 def rewound(root: Path, fault: Injected) -> str:
     """Go back to a checkpoint that has one after it."""
     checkpoint = Checkpoint.open(root)
-    ids = [one.id for one in checkpoint.history()][:-1]
-    chosen = ids[int(fault.share * len(ids))]
-    rewind(checkpoint, chosen)
-    return f"to checkpoint {chosen}"
+    ids = [manifest.id for manifest in checkpoint.history()][:-1]
+    target = ids[int(fault.share * len(ids))]
+    rewind(checkpoint, target)
+    return f"to checkpoint {target}"
 
 
 def rescaled(root: Path, fault: Injected) -> str:
     """Change the number of state partitions."""
     before = Checkpoint.open(root).head()
-    there = before.manifest.partitions if before is not None else 0
-    wanted = fault.number + (fault.number >= there)
-    rescale(root, wanted)
-    return f"from {there} to {wanted} partitions"
+    partitions = before.manifest.partitions if before is not None else 0
+    target = fault.number + (fault.number >= partitions)
+    rescale(root, target)
+    return f"from {partitions} to {target} partitions"

@@ -22,8 +22,8 @@ class WatchedSink:
 
     def __call__(self, rows: Any, delivery: DeliveryId) -> Any:
         path = self._folder / f"{time.time_ns():020d}-{os.getpid()}.{delivery.checkpoint}.{delivery.run}"
-        found = tables_of(rows)
-        table = pa.concat_tables([found.schema.empty_table(), *found.each])
+        tables = tables_of(rows)
+        table = pa.concat_tables([tables.schema.empty_table(), *tables.each])
         with ipc.new_file(str(path.with_name(f".{path.name}")), table.schema) as writer:
             writer.write_table(table)
         path.with_name(f".{path.name}").rename(path)

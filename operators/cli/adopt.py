@@ -41,7 +41,7 @@ def adopt_query(
         ),
     ] = None,
     partitions: PartitionsOption = None,
-    undelivered: Annotated[
+    no_deliver: Annotated[
         bool, typer.Option("--no-deliver", help="Record early panes without delivering them to sinks.")
     ] = False,
     confirm: Confirm = False,
@@ -57,17 +57,17 @@ def adopt_query(
     from tidestate.operators.root.adoption import AdoptionPlan
     from tidestate.recovery.cli.plans import print_plan
 
-    description, places = load_job(job).graph.description, dict(map(_buffer, buffers or []))
+    description, columns = load_job(job).graph.description, dict(map(_buffer, buffers or []))
     with in_options(schema="--schema", buffers="--buffer NAME=NUMBER"):
         plan = AdoptionPlan.of(
-            spark_checkpoint, root, description, schema, places, partitions, deliver=not undelivered
+            spark_checkpoint, root, description, schema, columns, partitions, deliver=not no_deliver
         )
         plan = plan.execute() if confirm else plan
     print_plan(plan, as_json)
 
 
-def _buffer(given: str) -> tuple[str, int]:
-    name, sign, place = given.partition("=")
-    if not sign or not place.isdecimal():
-        raise UsageError("a buffer must be given as NAME=NUMBER", code="read-value", found=given)
-    return name, int(place)
+def _buffer(option: str) -> tuple[str, int]:
+    name, sign, column = option.partition("=")
+    if not sign or not column.isdecimal():
+        raise UsageError("a buffer must be given as NAME=NUMBER", code="read-value", found=option)
+    return name, int(column)

@@ -22,7 +22,7 @@ JOB = "job"
 
 
 def print_answers(
-    found: dict[str, Iterator[pa.Table]],
+    answers: dict[str, Iterator[pa.Table]],
     order: list[str],
     form: Format,
     output: Path | None,
@@ -31,7 +31,7 @@ def print_answers(
     note: str = "",
     readable: Callable[[pa.Table], pa.Table] | None = None,
 ) -> None:
-    """Print what was ``found`` by root; the first table of each has the columns. ``readable`` makes rows those of a
+    """Print the ``answers`` by root; the first table of each has the columns. ``readable`` makes rows those of a
     table for people.
 
     With a limit the first rows in the ``order`` of these columns are printed, and how many were left out; all of them
@@ -39,18 +39,19 @@ def print_answers(
     """
     import pyarrow as pa  # slow to import
 
-    firsts = {root: next(parts) for root, parts in found.items()}
-    every = chain.from_iterable(
-        _named(root, chain([firsts[root]], parts), several=len(found) > 1) for root, parts in found.items()
+    firsts = {root: next(parts) for root, parts in answers.items()}
+    tables = chain.from_iterable(
+        _named(root, chain([firsts[root]], parts), several=len(answers) > 1) for root, parts in answers.items()
     )
     limit = ROWS if limit is None and form is Format.table else limit
     if limit is None:
         schemas = [
-            pa.schema([(JOB, pa.string()), *one.schema]) if len(found) > 1 else one.schema for one in firsts.values()
+            pa.schema([(JOB, pa.string()), *first.schema]) if len(answers) > 1 else first.schema
+            for first in firsts.values()
         ]
-        print_rows(every, form, output, None, lambda: pa.unify_schemas(schemas, promote_options="permissive"), clear)
+        print_rows(tables, form, output, None, lambda: pa.unify_schemas(schemas, promote_options="permissive"), clear)
         return
-    rows, left_out = first_in_order(every, [*order, JOB], limit)
+    rows, left_out = first_in_order(tables, [*order, JOB], limit)
     if left_out:
         note = "\n".join(filter(None, [f"{left_out:,} more: narrow the question, or use --limit", note]))
     if form is Format.table:
@@ -67,16 +68,16 @@ def first_in_order(parts: Iterable[pa.Table], order: list[str], limit: int) -> t
 
     from tidestate.recovery.inspect.values import other_types
 
-    held, total = pa.table({}), 0
+    rows, total = pa.table({}), 0
     for part in parts:
         total += part.num_rows
         try:
-            held = pa.concat_tables([held, part], promote_options="permissive")
+            rows = pa.concat_tables([rows, part], promote_options="permissive")
         except pa.ArrowException as error:
-            raise other_types(error, [held.column_names, part.column_names]) from None
-        keys = [(name, "ascending") for name in order if name in held.column_names]
-        held = held.sort_by(keys).slice(0, limit)
-    return held, total - held.num_rows
+            raise other_types(error, [rows.column_names, part.column_names]) from None
+        keys = [(name, "ascending") for name in order if name in rows.column_names]
+        rows = rows.sort_by(keys).slice(0, limit)
+    return rows, total - rows.num_rows
 
 
 def _named(root: str, parts: Iterable[pa.Table], *, several: bool) -> Iterator[pa.Table]:
@@ -103,10 +104,13 @@ def readable_offsets(column: pa.ChunkedArray) -> pa.ChunkedArray:
     inner = kind.value_type if pa.types.is_list(kind) else kind
     if not pa.types.is_struct(inner) or [field.name for field in inner] != ["origin", "start_offset", "last_offset"]:
         return column
-    texts = [None if of is None else ", ".join(map(_offsets, of)) for of in column.to_pylist()]
+    texts = [
+        None if origin_offsets is None else ", ".join(map(_offsets, origin_offsets))
+        for origin_offsets in column.to_pylist()
+    ]
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
-def _offsets(of: dict[str, object]) -> str:
-    origin, first, last = of.values()
+def _offsets(origin_offsets: dict[str, object]) -> str:
+    origin, first, last = origin_offsets.values()
     return f"{origin} {first}" if first == last else f"{origin} {first}-{last}"

@@ -28,7 +28,7 @@ def bootstrap_root(
     files: Annotated[
         list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern. Repeatable.")
     ] = None,
-    named: StreamFiles = None,
+    stream_files: StreamFiles = None,
     offsets: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="The offsets from which Spark continues; of several streams, by name."),
@@ -38,7 +38,7 @@ def bootstrap_root(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Create the root for the standalone runner, not for Spark.")
     ] = False,
-    undelivered: Annotated[
+    no_deliver: Annotated[
         bool, typer.Option("--no-deliver", help="Record the panes without delivering them to sinks.")
     ] = False,
     confirm: Confirm = False,
@@ -54,7 +54,7 @@ def bootstrap_root(
     from tidestate.recovery.cli.plans import print_done, print_plan
 
     graph = load_job(job).graph
-    streams = graph.stored(named_files(graph.streams, files or [], named or []))
+    streams = graph.stored(named_files(graph.streams, files or [], stream_files or []))
     with in_options(schema="--schema"):
         with bar() as progress:
             plan = BootstrapPlan.of(
@@ -65,7 +65,7 @@ def bootstrap_root(
                 schema,
                 partitions,
                 standalone=standalone,
-                deliver=not undelivered,
+                deliver=not no_deliver,
                 on_rows=_counted(progress, None),
             )
         if not confirm:
@@ -76,13 +76,13 @@ def bootstrap_root(
     print_done(plan, as_json)
 
 
-def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
+def _counted(progress: Bar, total: int | None) -> Callable[[int], None]:
     """A callback that adds numbers of rows to a bar."""
-    done = 0
+    count = 0
 
     def read(rows: int) -> None:
-        nonlocal done
-        done += rows
-        drawn("rows", done, total)
+        nonlocal count
+        count += rows
+        progress("rows", count, total)
 
     return read

@@ -99,7 +99,7 @@ class _Asked:
 
     job: str
     files: Sequence[str]
-    named: Sequence[str]
+    stream_files: Sequence[str]
     schema: str | None
     sink: str | None
     sink_rows: str | None
@@ -114,12 +114,12 @@ class _Asked:
         words = ["tidestate", "chaos", self.job]
         options = (
             ("--input", self.files),
-            ("--stream", self.named),
+            ("--stream", self.stream_files),
             ("--schema", self.schema and [self.schema]),
             ("--sink", self.sink and [self.sink]),
             ("--sink-rows", self.sink_rows and [self.sink_rows]),
             ("--runner", [self.runner.value] if self.runner is not ChaosRunner.standalone else None),
-            ("--store", [one.value for one in self.stores]),
+            ("--store", [store.value for store in self.stores]),
             ("--only", [",".join(self.classes)] if self.classes else None),
         )
         for name, values in options:
@@ -141,7 +141,7 @@ def chaos_job(
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="A file, folder or pattern; each file is a batch. Repeatable."),
     ] = None,
-    named: StreamFiles = None,
+    stream_files: StreamFiles = None,
     schema: ColumnsOfFiles = None,
     sink: _SinkMaker = None,
     sink_rows: _SinkReader = None,
@@ -174,14 +174,16 @@ def chaos_job(
         raise UsageError(
             "--sink-rows needs --sink, as it reads the target of that sink", code="chaos-sink", found=sink_rows
         )
-    classes = [one for several in only or () for one in several.split(",") if one]
-    asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
+    classes = [name for several in only or () for name in several.split(",") if name]
+    request = _Asked(
+        job, files or (), stream_files or (), schema, sink, sink_rows, runner, stores or (), classes, recut
+    )
     work, began = _new_folder(folder), time.time()
-    usual, results, interrupted = _under_faults(asked, work, seed, time.monotonic() + span_us(span) / 1e6, number)
-    kept = str(work) if work.exists() else None
-    run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, asked.command, kept)
+    usual, results, is_partial = _under_faults(request, work, seed, time.monotonic() + span_us(span) / 1e6, number)
+    work_path = str(work) if work.exists() else None
+    run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, request.command, work_path)
     _answer(run, report, as_json=as_json)
-    if interrupted:
+    if is_partial:
         typer.echo("interrupted: these are the rounds until then", err=True)
         raise typer.Exit(INTERRUPTED)
     if run.found:
@@ -201,13 +203,13 @@ def _answer(run: ChaosRun, report: Path | None, *, as_json: bool) -> None:
 
 
 def _under_faults(
-    asked: _Asked, work: Path, seed: int, end: float, number: int | None
+    request: _Asked, work: Path, seed: int, end: float, number: int | None
 ) -> tuple[Usual, list[RoundResult], bool]:
     """The undisturbed run, the rounds, and whether they were ended early. Only failed rounds stay in ``work``."""
     results: list[RoundResult] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        rounds = _rounds(asked, work, seed)
+        rounds = _rounds(request, work, seed)
         with bar() as progress:
             usual = rounds.usual
             for result in rounds.each(lambda: time.monotonic() >= end, number):
@@ -218,35 +220,35 @@ def _under_faults(
             raise
         return usual, results, True
     finally:
-        if all(one.verdict == "same" for one in results):
+        if all(result.verdict == "same" for result in results):
             shutil.rmtree(work, ignore_errors=True)
     return usual, results, False
 
 
-def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
+def _rounds(request: _Asked, work: Path, seed: int) -> ChaosRounds:
     from tidestate.operators.chaos.faults import chosen_kinds
     from tidestate.operators.chaos.inputs import copied_input
     from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
     from tidestate.operators.chaos.start import UserJob
     from tidestate.operators.local.bootstrap import load_job, load_object, named_files
 
-    if asked.runner is not ChaosRunner.standalone:
+    if request.runner is not ChaosRunner.standalone:
         check_spark()
-    kinds = chosen_kinds(asked.runner.value, asked.classes, recut=asked.recut)
-    streams = load_job(asked.job).graph.streams
-    for function in filter(None, (asked.sink, asked.sink_rows)):
+    kinds = chosen_kinds(request.runner.value, request.classes, recut=request.recut)
+    streams = load_job(request.job).graph.streams
+    for function in filter(None, (request.sink, request.sink_rows)):
         load_object(function)
-    files = named_files(streams, asked.files, asked.named)
-    given = copied_input(streams, files, asked.schema, work / "input")
-    chosen = [one.value for one in asked.stores or (ChaosStore.parquet,)]
-    return ChaosRounds(UserJob(asked.job, given, asked.sink, asked.sink_rows), work, seed, kinds, chosen)
+    files = named_files(streams, request.files, request.stream_files)
+    job_input = copied_input(streams, files, request.schema, work / "input")
+    stores = [store.value for store in request.stores or (ChaosStore.parquet,)]
+    return ChaosRounds(UserJob(request.job, job_input, request.sink, request.sink_rows), work, seed, kinds, stores)
 
 
 def _show(results: Sequence[RoundResult], kinds: int, end: float, progress: Bar) -> None:
-    done, found = len(results), sum(one.verdict != "same" for one in results)
-    progress("rounds", done, max(done, kinds) if time.monotonic() < end else done)
-    if found:
-        progress("found", found, None)
+    count, findings = len(results), sum(result.verdict != "same" for result in results)
+    progress("rounds", count, max(count, kinds) if time.monotonic() < end else count)
+    if findings:
+        progress("found", findings, None)
 
 
 def _new_folder(folder: Path | None) -> Path:
@@ -273,9 +275,9 @@ def _print(run: ChaosRun, report: Path | None) -> None:
     if run.kept is not None:
         table.add_row("kept", run.kept)
     classes = data_table(("class", "fault", "rounds", "put in", "found"), ("rounds", "put in", "found"))
-    for one in by_class(run.results):
-        counts = (one.rounds, one.put_in, one.found)
-        classes.add_row(one.kind, Text(one.about), *(f"{count:,}" for count in counts))
+    for fault_class in by_class(run.results):
+        counts = (fault_class.rounds, fault_class.put_in, fault_class.found)
+        classes.add_row(fault_class.kind, Text(fault_class.about), *(f"{count:,}" for count in counts))
     print_out(table, Text(""), classes, Text(""))
     for result in run.found[:_PRINTED]:
         _print_finding(run, result)
@@ -284,21 +286,21 @@ def _print(run: ChaosRun, report: Path | None) -> None:
     print_out(Text(run.verdict))
 
 
-def _print_finding(run: ChaosRun, one: RoundResult) -> None:
+def _print_finding(run: ChaosRun, result: RoundResult) -> None:
     from tidestate.operators.chaos.summary import difference_title
 
-    print_out(Text(f"round {one.plan.number}: {one.verdict}", style="bold"))
+    print_out(Text(f"round {result.plan.number}: {result.verdict}", style="bold"))
     table = key_value_table()
-    for put in one.faults:
+    for put in result.faults:
         table.add_row(put.kind, Text(f"{put.where}; {put.outcome}"))
-    if one.error is not None:
-        table.add_row("error", Text(one.error))
-    for different in one.differences[:_PRINTED]:
+    if result.error is not None:
+        table.add_row("error", Text(result.error))
+    for different in result.differences[:_PRINTED]:
         table.add_row("differs", Text(difference_title(different)))
-        signed = [("-", row) for row in different.missing] + [("+", row) for row in different.extra]
-        for sign, row in signed[:_PRINTED]:
+        signed_rows = [("-", row) for row in different.missing] + [("+", row) for row in different.extra]
+        for sign, row in signed_rows[:_PRINTED]:
             table.add_row(Text(sign), Text(row))
-    if len(one.differences) > _PRINTED:
-        table.add_row("", Text(f"{len(one.differences) - _PRINTED:,} more differences: see --report or --json"))
-    table.add_row("repeat", Text(run.repeat(one)))
+    if len(result.differences) > _PRINTED:
+        table.add_row("", Text(f"{len(result.differences) - _PRINTED:,} more differences: see --report or --json"))
+    table.add_row("repeat", Text(run.repeat(result)))
     print_out(table, Text(""))

@@ -68,23 +68,27 @@ def print_difference(
     from tidestate.recovery.inspect.rows import Wanted
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    form, wanted = Format.json if as_json else form, Wanted(keys_of(key), window, since, until)
+    form, selection = Format.json if as_json else form, Wanted(keys_of(key), window, since, until)
     with bar() as progress:
-        difference = difference_of(Checkpoint.open(root, progress), before, after, wanted, operator, table)
+        difference = difference_of(Checkpoint.open(root, progress), before, after, selection, operator, table)
         if queries := difference.queries:
-            found, order, note = {root: difference.parts()}, list(difference.order), _notes(queries)
-            print_answers(found, order, form, output, limit, progress.clear, note, _readable)
+            answers, order, note = {root: difference.parts()}, list(difference.order), _notes(queries)
+            print_answers(answers, order, form, output, limit, progress.clear, note, _readable)
             return
         no_windows = f"the rows of state table {difference.table}, as the operator has no windows"
         limit = ROWS if limit is None and form is Format.table else limit
         print_rows([difference.whole()], form, output, limit, clear=progress.clear, note="" if table else no_windows)
 
 
-def _notes(asked: Sequence[Query]) -> str:
+def _notes(queries: Sequence[Query]) -> str:
     """What a person has to know of windows that are not among those that are compared."""
-    own = sorted({name for query_at in asked for name in query_at.own_functions})
-    notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
-    notes += [f"no windows at checkpoint {each.checkpoint}, as the input has ended" for each in asked if each.drained]
+    functions = sorted({name for query_at in queries for name in query_at.own_functions})
+    notes = [f"left out, as functions of yours compute it: {', '.join(functions)}"] if functions else []
+    notes += [
+        f"no windows at checkpoint {query_at.checkpoint}, as the input has ended"
+        for query_at in queries
+        if query_at.drained
+    ]
     return "\n".join(notes)
 
 
@@ -98,11 +102,11 @@ def _readable(rows: pa.Table) -> pa.Table:
     from tidestate.recovery.inspect.values import values_of
 
     names = rows.column_names
-    first = next((place for place, name in enumerate(names) if name.rstrip("_").endswith(BEFORE)), len(names))
+    first = next((index for index, name in enumerate(names) if name.rstrip("_").endswith(BEFORE)), len(names))
     columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows[name] for name in names[:first]}
-    for place in range(first, len(names), 2):
-        pair = [readable_offsets(rows[name]) for name in names[place : place + 2]]
+    for index in range(first, len(names), 2):
+        pair = [readable_offsets(rows[name]) for name in names[index : index + 2]]
         texts = ([cell_text(value) or "-" for value in values_of(column)] for column in pair)
-        name = names[place].rstrip("_").removesuffix(BEFORE)
+        name = names[index].rstrip("_").removesuffix(BEFORE)
         columns[name] = pa.array([was if was == now else f"{was} -> {now}" for was, now in zip(*texts, strict=True)])
     return pa.table(columns)

@@ -67,11 +67,11 @@ def try_storage(
 
 
 def _print(trial: RootTrial) -> None:
-    about = key_value_table()
+    facts_table = key_value_table()
     facts = {"root": trial.root, "storage": trial.storage, "created by": trial.create, "spark reads": trial.spark_url}
     facts["spark needs"] = trial.spark_needs
     for name, value in facts.items():
-        about.add_row(name, Text(value))
+        facts_table.add_row(name, Text(value))
     table = data_table(("check", "fit", "found"))
     for check in trial.checks:
         holds = {None: "-", True: "yes", False: "no"}[check.holds]
@@ -80,7 +80,7 @@ def _print(trial: RootTrial) -> None:
     settings = [Text(f"  {setting}") for setting in trial.spark_settings]
     if settings:
         settings = [Text(SETTINGS_TITLE), *settings, Text("")]
-    print_out(about, Text(""), table, Text(""), *settings, *advice, Text(trial.summary))
+    print_out(facts_table, Text(""), table, Text(""), *settings, *advice, Text(trial.summary))
 
 
 def _here(root: str, progress: Any, remote: str) -> RootTrial:
@@ -93,8 +93,8 @@ def _here(root: str, progress: Any, remote: str) -> RootTrial:
     except TidestateError as error:
         if not remote:
             raise
-        missing = TrialCheck("this client", None, f"does not reach it, so all else is by tasks: {error}")
-        return RootTrial(root, "-", "-", "-", "-", (), (missing,))
+        check = TrialCheck("this client", None, f"does not reach it, so all else is by tasks: {error}")
+        return RootTrial(root, "-", "-", "-", "-", (), (check,))
 
 
 def _with_spark(trial: RootTrial, remote: str, progress: Any) -> RootTrial:

@@ -46,5 +46,5 @@ def history_of_window(
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     with bar() as progress, in_options(key="--key COLUMN=VALUE"):
-        found = window_history(Checkpoint.open(root, progress), window, keys_of(key), operator)
-    print_history(found, Format.json if as_json else form, output, limit)
+        history = window_history(Checkpoint.open(root, progress), window, keys_of(key), operator)
+    print_history(history, Format.json if as_json else form, output, limit)

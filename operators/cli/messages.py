@@ -81,40 +81,40 @@ def print_messages(
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     with bar() as progress:
-        asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
+        sources = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
         bounds = ((start, start_offset), (end, end_offset))
-        found = {root: _messages(one, bounds, keys_of(key), side) for root, one in asked.items()}
-        layouts = [layout for one in asked.values() for layout in one.layouts.values()]
+        answers = {root: _messages(source, bounds, keys_of(key), side) for root, source in sources.items()}
+        layouts = [layout for source in sources.values() for layout in source.layouts.values()]
         order = ["time"] if all(layout.by_time for layout in layouts) else []
         if len(kinds := {layout.ordered for layout in layouts}) < 2:
             order += ["offset", "origin"] if kinds != {False} else ["identity"]
-        print_answers(found, order, Format.json if as_json else form, output, limit, progress.clear)
+        print_answers(answers, order, Format.json if as_json else form, output, limit, progress.clear)
 
 
-def _messages(asked: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
+def _messages(source: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
     with in_options(**MESSAGE_ARGUMENTS):
-        yield from _messages_between(asked, bounds, key, side)
+        yield from _messages_between(source, bounds, key, side)
 
 
-def _messages_between(asked: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
+def _messages_between(source: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
     from tidestate.operators.inspect.history.bounds import BoundUnit
     from tidestate.recovery.inspect.rows import Wanted, value_of_text
 
-    if side is None and asked.sides:
+    if side is None and source.sides:
         raise typer.BadParameter(
-            f"a join keeps messages of each side: {' or '.join(asked.sides)}", param_hint="--side"
+            f"a join keeps messages of each side: {' or '.join(source.sides)}", param_hint="--side"
         )
-    unit, columns = BoundUnit(timed=True), next(asked.scan_messages(side=side)).schema
-    place = [one for time, offset in bounds for one in (None if time is None else unit.place(time), offset)]
+    unit, columns = BoundUnit(is_time=True), next(source.scan_messages(side=side)).schema
+    positions = [bound for time, offset in bounds for bound in (None if time is None else unit.place(time), offset)]
     forms: dict[str, Any] = {
         form: tuple(value_of_text(key[name], columns.field(name).type, name).as_py() for name in names)
-        for form, names in asked.message_key(side).items()
+        for form, names in source.message_key(side).items()
         if names and set(names) <= set(key)
     }
-    rest = Wanted({name: text for name, text in key.items() if name not in _names(asked, side, forms)})
-    for rows in asked.scan_messages(*place, side=side, **forms):
-        yield rest.of(rows)
+    selection = Wanted({name: text for name, text in key.items() if name not in _names(source, side, forms)})
+    for rows in source.scan_messages(*positions, side=side, **forms):
+        yield selection.of(rows)
 
 
-def _names(asked: Query, side: str | None, forms: dict[str, Any]) -> set[str]:
-    return {name for form in forms for name in asked.message_key(side)[form]}
+def _names(source: Query, side: str | None, forms: dict[str, Any]) -> set[str]:
+    return {name for form in forms for name in source.message_key(side)[form]}

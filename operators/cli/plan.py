@@ -40,7 +40,7 @@ def plan_job(
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="Files that have the columns of the input. Repeatable."),
     ] = None,
-    named: Annotated[
+    stream_files: Annotated[
         list[str] | None,
         typer.Option("--stream", metavar="NAME=FILES", help="Such files of this stream, if there are several."),
     ] = None,
@@ -64,22 +64,24 @@ def plan_job(
     from tidestate.recovery.start.policy import Policy
 
     stream = load_job(job)
-    schemas = _schemas(stream.graph.streams, files or [], named or [])
+    schemas = _schemas(stream.graph.streams, files or [], stream_files or [])
     with in_options(schema="--input or --stream", time_zone="--time-zone"):
-        planned = stream.plan(root, schema=schemas, policy=Policy(dropped=dropped.value), time_zone=time_zone)
+        plan = stream.plan(root, schema=schemas, policy=Policy(dropped=dropped.value), time_zone=time_zone)
     if as_json:
-        print_json(planned.as_dict())
+        print_json(plan.as_dict())
     else:
-        print_out(*map(Text, planned.lines()))
-    if not planned.starts:
+        print_out(*map(Text, plan.lines()))
+    if not plan.starts:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _schemas(streams: Sequence[str], files: list[str], named: list[str]) -> Any:
+def _schemas(streams: Sequence[str], files: list[str], stream_files: list[str]) -> Any:
     """The columns of the files, by stream where there are several; None without files."""
-    if not files and not named:
+    if not files and not stream_files:
         return None
     from tidestate.operators.local.bootstrap import named_files
     from tidestate.operators.local.history_files import HistoryFiles
 
-    return {name: HistoryFiles.find(paths).schema for name, paths in named_files(streams, files, named).items()}
+    return {
+        name: HistoryFiles.find(paths).schema for name, paths in named_files(streams, files, stream_files).items()
+    }

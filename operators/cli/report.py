@@ -43,10 +43,10 @@ def write(
     from tidestate.operators.inspect.report.document import write_report
 
     with bar() as progress:
-        made = write_report(root, output, last=last, read_percent=read_data, on_progress=progress)
+        document = write_report(root, output, last=last, read_percent=read_data, on_progress=progress)
     if as_json:
-        print_json(asdict(made))
+        print_json(asdict(document))
     else:
-        print_out(Text(str(made)))
+        print_out(Text(str(document)))
     if open_it:
         webbrowser.open(output.resolve().as_uri())

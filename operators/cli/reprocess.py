@@ -54,8 +54,8 @@ def reprocess(
     from tidestate.recovery.cli.plans import print_plan
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    described = None if job is None else load_job(job).graph.description
+    description = None if job is None else load_job(job).graph.description
     with in_options(operator="--operator", reason="--reason"), bar() as progress:
-        plan = ReprocessPlan.of(Checkpoint.open(root, progress), described, operator, reason)
+        plan = ReprocessPlan.of(Checkpoint.open(root, progress), description, operator, reason)
         plan = plan.execute() if confirm else plan
     print_plan(plan, as_json)

@@ -94,14 +94,14 @@ def edit_window(
     with in_options(**WINDOW_OPTIONS):
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
-            asked = query(checkpoint, operator=operator)
-            _check_side(asked, side)
-            window, keys = _places(asked, start, end, side), _typed_keys(asked, key)
+            state = query(checkpoint, operator=operator)
+            _check_side(state, side)
+            window, keys = _places(state, start, end, side), _typed_keys(state, key)
             if action is WindowAction.get:
-                _print_row(asked, window, keys, side, as_json)
+                _print_row(state, window, keys, side, as_json)
                 return
             plan = _plan(
-                checkpoint, action, content, asked, operator=operator, window=window, key=keys, side=side, force=force
+                checkpoint, action, content, state, operator=operator, window=window, key=keys, side=side, force=force
             )
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
@@ -116,12 +116,12 @@ def _content(
     return events, values, offsets
 
 
-def _check_side(asked: Query, side: str | None) -> None:
-    if side is not None and side not in asked.sides:
+def _check_side(source: Query, side: str | None) -> None:
+    if side is not None and side not in source.sides:
         raise UsageError(
             "the operator has no such side: choose one of those listed, or remove side=",
             code="sides",
-            sides=asked.sides,
+            sides=source.sides,
             found=side,
         )
 
@@ -130,7 +130,7 @@ def _plan(
     checkpoint: Checkpoint,
     action: WindowAction,
     content: tuple[int | None, list[str] | None, list[str] | None],
-    asked: Query,
+    source: Query,
     *,
     operator: str | None,
     window: tuple[int | None, int | None],
@@ -146,46 +146,46 @@ def _plan(
     if action is WindowAction.retire:
         return EditPlan.of_retire(checkpoint, operator, window, key, side=side, force=force)
     events, values, offsets = content
-    put = WindowContent(events, _typed_values(asked, values), _typed_offsets(asked, offsets))
+    put = WindowContent(events, _typed_values(source, values), _typed_offsets(source, offsets))
     return EditPlan.of_put(checkpoint, operator, window, key, put, side=side, force=force)
 
 
-def _places(asked: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:
+def _places(source: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:
     from tidestate.operators.inspect.history.bounds import BoundUnit
 
-    unit = BoundUnit(asked.timed(side))
+    unit = BoundUnit(source.timed(side))
     first, last = (None if text is None else unit.place(text) for text in (start, end))
     return first, last
 
 
-def _typed_keys(asked: Query, given: list[str] | None) -> dict[str, Any] | None:
+def _typed_keys(source: Query, options: list[str] | None) -> dict[str, Any] | None:
     """The key with values of its columns."""
     from tidestate.recovery.inspect.rows import value_of_text
 
-    kinds = asked.row_key
-    found = {
+    kinds = source.row_key
+    values = {
         name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text
-        for name, text in keys_of(given).items()
+        for name, text in keys_of(options).items()
     }
-    return found or None
+    return values or None
 
 
-def _typed_values(asked: Query, given: list[str] | None) -> dict[str, Any]:
+def _typed_values(source: Query, options: list[str] | None) -> dict[str, Any]:
     """Results with values of their types; ``NAME=`` alone is null."""
     from tidestate.recovery.inspect.rows import value_of_text
 
-    kinds = asked.result_types
+    kinds = source.result_types
     return {
         name: None if not text else value_of_text(text, kinds[name], name).as_py() if name in kinds else text
-        for name, text in keys_of(given).items()
+        for name, text in keys_of(options).items()
     }
 
 
-def _typed_offsets(asked: Query, given: list[str] | None) -> dict[Any, tuple[int, int]] | None:
-    if not given:
+def _typed_offsets(source: Query, options: list[str] | None) -> dict[Any, tuple[int, int]] | None:
+    if not options:
         return None
-    found = {}
-    for option in given:
+    offsets = {}
+    for option in options:
         origin, sign, text = option.rpartition("=")
         first, colon, last = text.partition(":")
         if (sign and not origin) or not (colon and first.strip().isdecimal() and last.strip().isdecimal()):
@@ -194,21 +194,21 @@ def _typed_offsets(asked: Query, given: list[str] | None) -> dict[Any, tuple[int
                 code="read-value",
                 found=option[:100],
             )
-        found[asked.origin_of_text(origin)] = int(first), int(last)
-    return found
+        offsets[source.origin_of_text(origin)] = int(first), int(last)
+    return offsets
 
 
 def _print_row(
-    asked: Query, window: tuple[int | None, int | None], key: dict[str, Any] | None, side: str | None, as_json: bool
+    source: Query, window: tuple[int | None, int | None], key: dict[str, Any] | None, side: str | None, as_json: bool
 ) -> None:
     """The window as a table of its columns; as JSON null where there is none."""
     from tidestate.operators.inspect.history.changes import plain_values
     from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 
     # Results of the user's own functions cannot be asked for without these.
-    results = None if side is not None else [name for name in asked.results if name not in asked.own_functions]
-    stored = asked.get_window(window[0], key=key, end=window[1], values=results, side=side)
-    row = None if stored is None else plain_values(stored)[0]
+    results = None if side is not None else [name for name in source.results if name not in source.own_functions]
+    window_row = source.get_window(window[0], key=key, end=window[1], values=results, side=side)
+    row = None if window_row is None else plain_values(window_row)[0]
     if as_json:
         print_json(row)
         return

@@ -70,30 +70,36 @@ def print_windows(
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     with bar() as progress:
-        asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
-        own = sorted({name for one in asked.values() for name in one.own_functions if value is None})
-        found = {root: _windows(one, (start, end), keys_of(key), value, side) for root, one in asked.items()}
-        order = ["window_start", *dict.fromkeys(name for one in asked.values() for name in one.key), "window_end"]
-        notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
-        ended = [root for root, one in asked.items() if one.drained]
-        notes += [f"no windows, as the input has ended: {', '.join(ended)}"] if ended else []
+        sources = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
+        functions = sorted({name for source in sources.values() for name in source.own_functions if value is None})
+        answers = {
+            root: _windows(source, (start, end), keys_of(key), value, side) for root, source in sources.items()
+        }
+        order = [
+            "window_start",
+            *dict.fromkeys(name for source in sources.values() for name in source.key),
+            "window_end",
+        ]
+        notes = [f"left out, as functions of yours compute it: {', '.join(functions)}"] if functions else []
+        drained_roots = [root for root, source in sources.items() if source.drained]
+        notes += [f"no windows, as the input has ended: {', '.join(drained_roots)}"] if drained_roots else []
         form = Format.json if as_json else form
-        print_answers(found, order, form, output, limit, progress.clear, "\n".join(notes))
+        print_answers(answers, order, form, output, limit, progress.clear, "\n".join(notes))
 
 
 def _windows(
-    asked: Query,
+    source: Query,
     between: tuple[str | None, str | None],
     key: dict[str, str],
     values: list[str] | None,
     side: str | None,
 ) -> Iterator[pa.Table]:
     with in_options(**WINDOW_ARGUMENTS):
-        yield from windows_between(asked, between, key, values, side)
+        yield from windows_between(source, between, key, values, side)
 
 
 def windows_between(
-    asked: Query,
+    source: Query,
     between: tuple[str | None, str | None],
     key: dict[str, str],
     values: list[str] | None,
@@ -104,26 +110,30 @@ def windows_between(
     from tidestate.recovery.inspect.rows import value_of_text
     from tidestate.statestore.errors import UsageError
 
-    unit = BoundUnit(asked.timed(side))
+    unit = BoundUnit(source.timed(side))
     bounds = [None if text is None else unit.place(text) for text in between]
-    kinds = asked.key
-    given = {
+    kinds = source.key
+    key_values = {
         name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text for name, text in key.items()
     }
-    if side is not None and not asked.sides:
+    if side is not None and not source.sides:
         raise UsageError("only joins that keep messages have sides: remove side=", code="sides", found=side)
-    if asked.sides:
-        names = asked.message_key(side)["session"]
-        if given and sorted(given) != sorted(names):
+    if source.sides:
+        names = source.message_key(side)["session"]
+        if key_values and sorted(key_values) != sorted(names):
             raise UsageError(
                 "sessions of a join are found by their whole key: give a value for each of its columns",
                 code="window-key",
                 key=names,
-                given=sorted(given),
+                given=sorted(key_values),
             )
-        rows = asked.get_windows(*bounds, key=tuple(given[name] for name in names) if given else None, side=side)
+        rows = source.get_windows(
+            *bounds, key=tuple(key_values[name] for name in names) if key_values else None, side=side
+        )
         yield rows.slice(0, 0)
         yield rows
         return
-    chosen = values if values is not None else [name for name in asked.results if name not in asked.own_functions]
-    yield from asked.scan_windows(*bounds, key=given or None, values=chosen)
+    result_names = (
+        values if values is not None else [name for name in source.results if name not in source.own_functions]
+    )
+    yield from source.scan_windows(*bounds, key=key_values or None, values=result_names)

@@ -82,11 +82,11 @@ def _sink(name: str) -> Any:
     from tidestate.operators.sinks.included import IncludedSink
     from tidestate.statestore.errors import UsageError
 
-    given = load_object(name)
-    if isinstance(given, IncludedSink) or not callable(given):
-        return given
+    sink = load_object(name)
+    if isinstance(sink, IncludedSink) or not callable(sink):
+        return sink
     try:
-        return given()
+        return sink()
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"no sink can be made from this ({type(error).__name__}: {error}): give a sink, or a function without "

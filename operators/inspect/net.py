@@ -55,15 +55,15 @@ class NetFile:
 
 @dataclass(frozen=True)
 class NetPart:
-    """What counts of the panes whose ``place`` lies in ``span``. ``identity``: the columns that name a window and
-    key where they are ``by_window``; else those of a row that a retraction repeats.
+    """What counts of the panes whose ``time_column`` lies in ``span``. ``identity``: the columns that name a window
+    and key where they are ``by_window``; else those of a row that a retraction repeats.
     """
 
     name: str
     files: tuple[NetFile, ...]
     identity: tuple[str, ...]
     by_window: bool
-    place: str | None = None
+    time_column: str | None = None
     span: NetSpan = (None, None)
 
     @property
@@ -72,11 +72,11 @@ class NetPart:
         return sum(file.ref.bytes for file in self.files)
 
     def where(self, schema: pa.Schema) -> ds.Expression | None:
-        """The filter of the rows whose place lies in the span of this part; None where it is all rows."""
-        if self.place is None:
+        """The filter of the rows whose ``time_column`` lies in the span of this part; None where it is all rows."""
+        if self.time_column is None:
             return None
         return between(
-            schema, self.place, *(None if end is None else pa.scalar(end, pa.int64()) for end in self.span)
+            schema, self.time_column, *(None if end is None else pa.scalar(end, pa.int64()) for end in self.span)
         )
 
     def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
@@ -89,8 +89,8 @@ class NetPart:
             rows = rows.set_column(0, schema.field(0), ids)
             return rows if within is None else rows.filter(within)
 
-        found = [read() for _, read in prefetch(rows_of, self.files, FILES_AT_ONCE)]
-        rows = pa.concat_tables([schema.empty_table(), *found])
+        tables = [read() for _, read in prefetch(rows_of, self.files, FILES_AT_ONCE)]
+        rows = pa.concat_tables([schema.empty_table(), *tables])
         left = (last_of_each if self.by_window else not_retracted)(rows, self.identity)
         return computed_file(schema, [left])
 
@@ -106,13 +106,14 @@ def last_of_each(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
 def not_retracted(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
     """Rows without as many of the oldest equal ones as were retracted."""
     ids = _ids(rows, identity)
-    emitted = np.asarray(pc.equal(rows[PANE_KIND], "emit"))
-    left = np.bincount(ids, np.where(emitted, 1, -1), minlength=1).astype(np.int64)
-    youngest = np.flatnonzero(emitted)[::-1]
+    is_emitted = np.asarray(pc.equal(rows[PANE_KIND], "emit"))
+    left = np.bincount(ids, np.where(is_emitted, 1, -1), minlength=1).astype(np.int64)
+    # The rank of a row among the equal ones, youngest first, says whether it is one of those that are left.
+    youngest = np.flatnonzero(is_emitted)[::-1]
     youngest = youngest[np.argsort(ids[youngest], kind="stable")]
-    of = ids[youngest]
-    kept = youngest[np.arange(len(of)) - np.searchsorted(of, of) < left[of]]
-    return rows.take(pa.array(np.sort(kept)))
+    group_ids = ids[youngest]
+    indices = youngest[np.arange(len(group_ids)) - np.searchsorted(group_ids, group_ids) < left[group_ids]]
+    return rows.take(pa.array(np.sort(indices)))
 
 
 def _ids(rows: pa.Table, names: Iterable[str]) -> Numbers:
@@ -123,8 +124,8 @@ def marks_retractions(plan: Plan) -> bool:
     """Whether panes may be retracted, or replaced by others. Rows that only pass may have a column of that name; that
     which panes of windows have is theirs, and so has their input in a chain.
     """
-    own = isinstance(plan, GroupTables) or PANE_KIND not in plan.input.schema.names
-    return own and PANE_KIND in plan.pane_schema.names
+    kind_is_ours = isinstance(plan, GroupTables) or PANE_KIND not in plan.input.schema.names
+    return kind_is_ours and PANE_KIND in plan.pane_schema.names
 
 
 def check_net(plan: Plan) -> None:
@@ -142,15 +143,15 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
     schema = output_columns(objects, files, lambda: plan.delivered_schema, names)
     identity = (START, END, *plan.input.key_names) if by_window else _repeated(plan, schema)
     read = tuple(NetFile(file.checkpoint, file.ref, names(file.checkpoint)) for file in files)
-    place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
+    time_column = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
     parts: tuple[NetPart, ...] = (NetPart("0", read, identity, by_window),) if read else ()
-    if place is not None and sum(file.ref.rows for file in read) > NET_ROWS:
-        spans = [span() for _, span in prefetch(partial(_span, checkpoint, place), read)]
+    if time_column is not None and sum(file.ref.rows for file in read) > NET_ROWS:
+        spans = [span() for _, span in prefetch(partial(_span, checkpoint, time_column), read)]
         parts = tuple(
-            NetPart(str(number), tuple(_within(read, spans, band)), identity, by_window, place, band)
+            NetPart(str(number), tuple(_within(read, spans, band)), identity, by_window, time_column, band)
             for number, band in enumerate(_bands(read, spans))
         )
-    return RowScan(root, objects.bases, schema, parts, computed=True)
+    return RowScan(root, objects.bases, schema, parts, is_computed=True)
 
 
 def pane_names(plan: Plan, state: OperatorState) -> NamesOfFile:
@@ -163,21 +164,22 @@ def _repeated(plan: Plan, schema: pa.Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.names[1:] if name in plan.pane_schema.names and name != PANE_KIND)
 
 
-def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> NetSpan:
+def _span(checkpoint: Checkpoint, time_column: str, file: NetFile) -> NetSpan:
     metadata = read_metadata(checkpoint.objects, file.ref)
-    return statistic(metadata, place, "min"), statistic(metadata, place, "max")
+    return statistic(metadata, time_column, "min"), statistic(metadata, time_column, "max")
 
 
 def _bands(files: Sequence[NetFile], spans: Sequence[NetSpan]) -> list[NetSpan]:
     """All of time, cut so that about `NET_ROWS` panes are in each band."""
     ends = sorted((high, file.ref.rows) for file, (_, high) in zip(files, spans, strict=True) if high is not None)
     cuts: list[int] = []
-    held = 0
+    band_rows = 0
+    # A file counts for the band in which it ends. The last end is no cut: the last band is open.
     for high, rows in ends[:-1]:
-        held += rows
-        if held >= NET_ROWS and high not in cuts[-1:]:
+        band_rows += rows
+        if band_rows >= NET_ROWS and high not in cuts[-1:]:
             cuts.append(high)
-            held = 0
+            band_rows = 0
     return [(None if low is None else low + 1, high) for low, high in pairwise([None, *cuts, None])]
 
 

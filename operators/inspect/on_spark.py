@@ -49,16 +49,18 @@ def windows_on_spark(
     The checkpoint is fixed when this is called, by default the newest. With the whole key one task reads its state
     partition, and with a range of times only that of fixed windows is read. The executors must reach the root.
     """
-    given: dict[str, Any] = {"operator": operator, "description": description, "schema": schema}
-    asked = query(root, checkpoint=checkpoint, **given)
-    answer = partial(windows_asked, root_with_options(root, None), {"checkpoint": asked.checkpoint, **given})
+    arguments: dict[str, Any] = {"operator": operator, "description": description, "schema": schema}
+    state_query = query(root, checkpoint=checkpoint, **arguments)
+    answer = partial(
+        windows_asked, root_with_options(root, None), {"checkpoint": state_query.checkpoint, **arguments}
+    )
     form: dict[str, Any] = {
         "start": start,
         "end": end,
         "key": key,
         "values": None if values is None else list(values),
     }
-    return frame_of_answer(spark, answer, form, asked.window_partitions(key))
+    return frame_of_answer(spark, answer, form, state_query.window_partitions(key))
 
 
 @checked
@@ -79,7 +81,7 @@ def messages_on_spark(
     """The messages that are kept at a checkpoint, with the columns of `Query.get_messages`, not in order; as
     `windows_on_spark`.
     """
-    asked = query(root, checkpoint=checkpoint, operator=operator)
+    state_query = query(root, checkpoint=checkpoint, operator=operator)
     form: dict[str, Any] = {
         "start_time": start_time,
         "start_offset": start_offset,
@@ -90,9 +92,9 @@ def messages_on_spark(
         "side": side,
     }
     answer = partial(
-        messages_asked, root_with_options(root, None), {"checkpoint": asked.checkpoint, "operator": operator}
+        messages_asked, root_with_options(root, None), {"checkpoint": state_query.checkpoint, "operator": operator}
     )
-    return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
+    return frame_of_answer(spark, answer, form, state_query.message_partitions(session, equal, side))
 
 
 @checked

@@ -57,17 +57,17 @@ class PaneStream:
                 operator=name,
             )
 
-    def newest(self, known: StreamOffset | None = None) -> StreamOffset:
-        """The newest checkpoint with panes. ``known``: what this has returned before; older ones are not read."""
+    def newest(self, position: StreamOffset | None = None) -> StreamOffset:
+        """The newest checkpoint with panes. ``position``: what this has returned before; older ones are not read."""
         folder = Checkpoint.open(self.root)
-        for one in counting(folder, 0 if known is None else known["checkpoint"] + 1):
-            manifest = one if isinstance(one, Manifest) else folder.load(one).manifest
+        for entry in counting(folder, 0 if position is None else position["checkpoint"] + 1):
+            manifest = entry if isinstance(entry, Manifest) else folder.load(entry).manifest
             if manifest.panes:
                 return {"checkpoint": manifest.id, "run": manifest.writer}
-        if known is not None:
-            return known
-        collected = [one for one in folder.outputs(last=folder.boundary().id) if one.panes]
-        return {"checkpoint": collected[-1].id, "run": collected[-1].run} if collected else self.first()
+        if position is not None:
+            return position
+        outputs = [output for output in folder.outputs(last=folder.boundary().id) if output.panes]
+        return {"checkpoint": outputs[-1].id, "run": outputs[-1].run} if outputs else self.first()
 
     def between(self, start: StreamOffset, end: StreamOffset) -> RowScan:
         """The panes after ``start`` up to ``end``.
@@ -78,15 +78,15 @@ class PaneStream:
         folder = Checkpoint.open(self.root)
         for position in (start, end):
             self._check(folder, position)
-        gone, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes")
-        if any(one.panes for one in gone) and not self.again:
+        withdrawals, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes")
+        if any(output.panes for output in withdrawals) and not self.again:
             raise IncompatibleError(
                 "the root was rewound to before panes that this stream has read: rewind its reader too, or read "
                 "them again with the option rewound=again",
                 code="stream-rewound",
                 root=self.root,
                 read_up_to=start["checkpoint"],
-                withdrawn_from=min(one.id for one in gone if one.panes),
+                withdrawn_from=min(output.id for output in withdrawals if output.panes),
             )
         manifest = folder.chosen(None).manifest
         name, _ = operator_of(manifest, None)
@@ -98,8 +98,8 @@ class PaneStream:
         """Check that the checkpoint is the one that was meant, if it can still be seen."""
         number, run = position["checkpoint"], position["run"]
         head = folder.chosen(None).manifest
-        found = next(iter(folder.outputs(number, number)), None) if run and not head.abandons(number) else None
-        if (found is not None and found.run != run) or number > head.id:
+        output = next(iter(folder.outputs(number, number)), None) if run and not head.abandons(number) else None
+        if (output is not None and output.run != run) or number > head.id:
             raise IncompatibleError(
                 "this root is not the one that the stream has read, or an older copy of it: start a new stream",
                 code="stream-root",
@@ -107,7 +107,7 @@ class PaneStream:
                 checkpoint=number,
                 newest=head.id,
                 expected_run=run,
-                found_run=found.run if found is not None else "",
+                found_run=output.run if output is not None else "",
             )
 
 
@@ -116,12 +116,12 @@ class NewestPanes:
 
     def __init__(self, stream: PaneStream) -> None:
         self._stream, self._folder = stream, Checkpoint.open(stream.root)
-        self._listed: list[int] = []
-        self._found: StreamOffset | None = None
+        self._ids: list[int] = []
+        self._position: StreamOffset | None = None
 
     def position(self) -> StreamOffset:
         """The offset of the newest pane; the root is read again only where its list of manifests has changed."""
-        listed = self._folder.stored_ids()
-        if self._found is None or listed != self._listed:
-            self._found, self._listed = self._stream.newest(self._found), listed
-        return self._found
+        ids = self._folder.stored_ids()
+        if self._position is None or ids != self._ids:
+            self._position, self._ids = self._stream.newest(self._position), ids
+        return self._position

@@ -55,8 +55,8 @@ def tables_read(plan: Plan, state: OperatorState) -> tuple[TableSpec, ...]:
     """The stored tables as the plan reads them: columns that an older version kept in a narrower type, as it kept the
     sums of integers, are read in that of the plan.
     """
-    wanted = {spec.name: spec for spec in plan.tables}
-    return tuple(_as_read(spec, wanted[spec.name]) if spec.name in wanted else spec for spec in state.tables)
+    specs = {spec.name: spec for spec in plan.tables}
+    return tuple(_as_read(spec, specs[spec.name]) if spec.name in specs else spec for spec in state.tables)
 
 
 def has_tables(plan: Plan, state: OperatorState) -> bool:
@@ -64,13 +64,13 @@ def has_tables(plan: Plan, state: OperatorState) -> bool:
     return set(plan.tables) <= {declared_table(spec) for spec in tables_read(plan, state)}
 
 
-def _as_read(stored: TableSpec, wanted: TableSpec) -> TableSpec:
-    types = {column.name: column for column in (*wanted.key, *wanted.values)}
-    if types.keys() != {column.name for column in (*stored.key, *stored.values)}:
-        return stored
-    if not all(widens(column.arrow, types[column.name].arrow) for column in (*stored.key, *stored.values)):
-        return stored
-    return succeeding(stored, wanted, {name: name for name in types}, "")
+def _as_read(spec: TableSpec, target: TableSpec) -> TableSpec:
+    types = {column.name: column for column in (*target.key, *target.values)}
+    if types.keys() != {column.name for column in (*spec.key, *spec.values)}:
+        return spec
+    if not all(widens(column.arrow, types[column.name].arrow) for column in (*spec.key, *spec.values)):
+        return spec
+    return succeeding(spec, target, {name: name for name in types}, "")
 
 
 def output_columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
@@ -105,8 +105,8 @@ def _bound(description: Description, schema: pa.Schema, state: OperatorState) ->
 def _without_functions(aggregates: Mapping[str, StoredAggregate]) -> dict[str, StoredAggregate]:
     """Aggregates that can be bound, but not computed."""
     return {
-        name: replace(one, functions=Functions()) if isinstance(one, OwnAggregate) else one
-        for name, one in aggregates.items()
+        name: replace(aggregate, functions=Functions()) if isinstance(aggregate, OwnAggregate) else aggregate
+        for name, aggregate in aggregates.items()
     }
 
 

@@ -80,11 +80,11 @@ class Query:
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
         self.drained = drained
         """Whether the input has ended: then every window has fired, and none is stored."""
-        self._stored = with_bounds(plan_from(operator, state, values=False), state)
-        self._tables = tables_read(self._stored, state)
-        self._join = self._stored if isinstance(self._stored, JoinPlan) else None
+        self._stored_plan = with_bounds(plan_from(operator, state, values=False), state)
+        self._tables = tables_read(self._stored_plan, state)
+        self._join = self._stored_plan if isinstance(self._stored_plan, JoinPlan) else None
         with of_manifest(operator):
-            self._stores = stores_of(self._stored, state)
+            self._stores = stores_of(self._stored_plan, state)
 
     def __repr__(self) -> str:
         return f"operator {self.operator} as of checkpoint {self.checkpoint}"
@@ -125,30 +125,30 @@ class Query:
     @property
     def key(self) -> dict[str, pa.DataType]:
         """The columns of the key, with their types."""
-        return {column.name: column.arrow for column in self._stored.input.key_specs}
+        return {column.name: column.arrow for column in self._stored_plan.input.key_specs}
 
     @property
     def row_key(self) -> dict[str, pa.DataType]:
         """Of a join the columns that are equal in the rows of a pair, with their types; else those of the key."""
-        stored = self._stored
-        return {field.name: field.type for field in stored.pane_keys} if isinstance(stored, JoinTables) else self.key
+        plan = self._stored_plan
+        return {field.name: field.type for field in plan.pane_keys} if isinstance(plan, JoinTables) else self.key
 
     def timed(self, side: str | None = None) -> bool:
         """Whether the bounds of windows are times, and not offsets or numbers."""
         if self._join is not None and side is not None:
             return self._side(side).position == MESSAGE_TIME
-        return not isinstance(self._stored, WindowedPlan) or self._stored.bound_type == TIME
+        return not isinstance(self._stored_plan, WindowedPlan) or self._stored_plan.bound_type == TIME
 
     def message_key(self, side: str | None = None) -> dict[str, list[str]]:
         """The columns that messages can be asked for by: those of ``session`` and of ``equal``."""
         store = self._side(side)
-        found = {"session": store.session_names, "equal": store.equal_names}
-        return {form: [name for name in names if name != NO_KEY] for form, names in found.items()}
+        columns = {"session": store.session_names, "equal": store.equal_names}
+        return {form: [name for name in names if name != NO_KEY] for form, names in columns.items()}
 
     @property
     def has_windows(self) -> bool:
         """Whether `get_windows` has windows with values: of windows and merges, not of joins and the like."""
-        return isinstance(self._plan or self._stored, WindowPlan)
+        return isinstance(self._plan or self._stored_plan, WindowPlan)
 
     @property
     def sides(self) -> list[str]:
@@ -158,19 +158,21 @@ class Query:
     @property
     def results(self) -> list[str]:
         """The names of the results of windows."""
-        return [aggregate.name for aggregate in aggregates_of(self._stored)]
+        return [aggregate.name for aggregate in aggregates_of(self._stored_plan)]
 
     @property
     def result_types(self) -> dict[str, pa.DataType]:
         """The types of the results of windows, by name."""
-        return {aggregate.name: aggregate.result_type for aggregate in aggregates_of(self._stored)}
+        return {aggregate.name: aggregate.result_type for aggregate in aggregates_of(self._stored_plan)}
 
     def origin_of_text(self, text: str) -> Any:
         """An origin of messages, as the offsets of windows are known by; None where messages have none, as an empty
         text says. Raises `UsageError` (``read-value``).
         """
-        tracked = self._stored.tracked if isinstance(self._stored, WindowPlan) else None
-        kind = tracked.origin_type if tracked else self._messages_plan().metadata.offsets.schema.field("origin").type
+        tracking = self._stored_plan.tracked if isinstance(self._stored_plan, WindowPlan) else None
+        kind = (
+            tracking.origin_type if tracking else self._messages_plan().metadata.offsets.schema.field("origin").type
+        )
         if pa.types.is_null(kind) and not text:
             return None
         if not text:
@@ -181,9 +183,9 @@ class Query:
     def own_functions(self) -> list[str]:
         """Results that functions of yours compute: without the description they cannot be asked for."""
         with of_manifest(self.operator):
-            described = stored_description(self._state)
-        aggregates = described.aggregates if isinstance(described, Windowed) and self._plan is None else {}
-        return [name for name, one in aggregates.items() if isinstance(one, OwnAggregate)]
+            description = stored_description(self._state)
+        aggregates = description.aggregates if isinstance(description, Windowed) and self._plan is None else {}
+        return [name for name, aggregate in aggregates.items() if isinstance(aggregate, OwnAggregate)]
 
     def get_windows(
         self,
@@ -205,10 +207,10 @@ class Query:
 
         Raises `UsageError` for an operator without windows, and if `query` needs the description to compute them.
         """
-        if self._stores and not isinstance(self._stored, WindowPlan):
+        if self._stores and not isinstance(self._stored_plan, WindowPlan):
             return self._side_windows(start, end, key, side)
-        plan, asked = self._windows_asked(start, end, key, values, side)
-        return sorted_windows(plan, asked, self._scanned(plan, asked))
+        plan, request = self._windows_asked(start, end, key, values, side)
+        return sorted_windows(plan, request, self._scanned(plan, request))
 
     def get_window(
         self,
@@ -224,9 +226,9 @@ class Query:
         ``end`` is only needed where rows name their windows. The global window needs no ``start``, nor does that of a
         ``side`` of a join without windows.
         """
-        if isinstance(self._stored, JoinTables):
+        if isinstance(self._stored_plan, JoinTables):
             self._side(side)
-            window = window_of(self._stored, side or "", self._first_offset(side), start, end, key)
+            window = window_of(self._stored_plan, side or "", self._first_offset(side), start, end, key)
             asked_start = None if start is None else window.start
             return side_window(self._kind(side), self._side(side), self._views(), asked_start, window.key)
         plan, _ = self._windows_asked(None, None, None, values, None)
@@ -250,41 +252,41 @@ class Query:
 
         Not in order. The first table has no rows.
         """
-        plan, asked = self._windows_asked(start, end, key, values, None)
-        yield kept_schema(plan, asked).empty_table()
-        yield from self._scanned(plan, asked, partition)
+        plan, request = self._windows_asked(start, end, key, values, None)
+        yield kept_schema(plan, request).empty_table()
+        yield from self._scanned(plan, request, partition)
 
     def window_partitions(self, key: Any = None) -> range:
         """The state partitions that may have windows of this key."""
-        plan, asked = self._windows_asked(None, None, key, (), None)
-        return partitions_of(plan.partition_by, asked.keys, self.partitions)
+        plan, request = self._windows_asked(None, None, key, (), None)
+        return partitions_of(plan.partition_by, request.keys, self.partitions)
 
     def _windows_asked(
         self, start: Moment | None, end: Moment | None, key: Any, values: Sequence[str] | None, side: str | None
     ) -> tuple[WindowPlan, Asked]:
-        plan = self._plan or self._stored
+        plan = self._plan or self._stored_plan
         if not isinstance(plan, WindowPlan):
             raise UsageError(
                 "this operator has no windows with results", code="query-windows", operator=self.operator
             )
         if side is not None:
             raise UsageError("only joins have sides: remove side=", code="sides", found=side)
-        if lacking := [name for name in self.own_functions if values is None or name in values]:
+        if own_results := [name for name in self.own_functions if values is None or name in values]:
             raise UsageError(
                 "these results are computed by functions of the job: give the job that has them, or name other "
                 "results with values=[…]",
                 code="query-description",
-                results=lacking,
+                results=own_results,
             )
         return plan, asked_for(plan, start, end, key, values)
 
-    def _scanned(self, plan: WindowPlan, asked: Asked, partition: int | None = None) -> Iterator[pa.Table]:
+    def _scanned(self, plan: WindowPlan, request: Asked, partition: int | None = None) -> Iterator[pa.Table]:
         if self.drained:
             return
-        numbers = partitions_of(plan.partition_by, asked.keys, self.partitions)
+        numbers = partitions_of(plan.partition_by, request.keys, self.partitions)
         for view in self._views(numbers if partition is None else [n for n in numbers if n == partition]):
             with of_manifest(self.operator):
-                yield from kept_windows(plan, view, self.watermark_us, asked, self._store.budget_bytes)
+                yield from kept_windows(plan, view, self.watermark_us, request, self._store.budget_bytes)
 
     def _side_windows(self, start: Moment | None, end: Moment | None, key: Any, side: str | None) -> pa.Table:
         store = self._side(side)
@@ -356,8 +358,8 @@ class Query:
         are known: if messages were lost, a replay from there has all of them. Raises `UsageError` if messages are not
         known by an identity.
         """
-        if isinstance(self._stored, JoinTables):
-            return known_offsets(self._stored, self._side(side), self._views())
+        if isinstance(self._stored_plan, JoinTables):
+            return known_offsets(self._stored_plan, self._side(side), self._views())
         plan = self._messages_plan()
         return windows_replay_from(plan.metadata, self._views())
 
@@ -367,21 +369,21 @@ class Query:
         """
         plan = self._messages_plan()
         names = [START, END, *plan.input.key_names, "count"]
-        found = [plan.metadata.windows.schema.empty_table()]
+        tables = [plan.metadata.windows.schema.empty_table()]
         for view in self._views() if plan.replayable and not self.drained else ():
-            found += incomplete_windows(plan, view)
+            tables += incomplete_windows(plan, view)
         order = [(name, "ascending") for name in (START, *plan.input.key_names, END)]
-        return pa.concat_tables(found).select(names).sort_by(order)
+        return pa.concat_tables(tables).select(names).sort_by(order)
 
     def _messages_plan(self) -> MessageWindows:
-        if not isinstance(self._stored, MessageWindows):
+        if not isinstance(self._stored_plan, MessageWindows):
             raise UsageError(
                 "the windows of this operator do not record their messages: set .messages(identity=…), see "
                 "docs/how-to/messages.md",
                 code="no-messages",
                 operator=self.operator,
             )
-        return self._stored
+        return self._stored_plan
 
     def _side(self, side: str | None) -> MessageTables:
         if not self._stores:
@@ -408,8 +410,8 @@ class Query:
         """State partitions, by default all, read from the files where they lie."""
         states = self._state.states
         numbers = range(len(states)) if partitions is None else partitions
-        for done, number in enumerate(numbers):
-            self._folder.on_progress("partitions", done, len(states))
+        for count, number in enumerate(numbers):
+            self._folder.on_progress("partitions", count, len(states))
             with open_store(self._store, self._folder.objects, "", self._tables, states[number]) as store:
                 yield store
 
@@ -464,20 +466,20 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
         )
     if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
         description = replace(description, known=of_type(stored_description(state), Windowed).known)
-    found = bind_graph(description, schema).plans.get(name)
-    if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
+    plan = bind_graph(description, schema).plans.get(name)
+    if plan is None or _described_settings(plan.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the job and schema are not those that the state of this operator was written with",
             code="query-description",
             operator=name,
         )
-    if not has_tables(found, state):
+    if not has_tables(plan, state):
         raise UsageError(
             "the schema is not the one that the state of this operator was written with",
             code="query-description",
             operator=name,
         )
-    return with_bounds(found, state)
+    return with_bounds(plan, state)
 
 
 def _described_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:

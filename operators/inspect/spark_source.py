@@ -36,23 +36,25 @@ FORMAT = "tidestate"
 Options = Mapping[str, str]
 
 
-def _changes(root: str, given: Options) -> RowScan:
-    kind = cast("OutputKind", given.get("of", "panes"))
-    return changes_of_root(root, given["since"], given.get("checkpoint"), kind, given.get("operator"))
+def _changes(root: str, options: Options) -> RowScan:
+    kind = cast("OutputKind", options.get("of", "panes"))
+    return changes_of_root(root, options["since"], options.get("checkpoint"), kind, options.get("operator"))
 
 
 TABLE_KINDS: dict[str, tuple[Callable[[str, Options], RowScan], set[str]]] = {
-    "panes": (lambda root, given: panes_of_root(root, given.get("checkpoint")), {"checkpoint"}),
-    "net": (lambda root, given: panes_of_root(root, given.get("checkpoint"), net=True), {"checkpoint"}),
+    "panes": (lambda root, options: panes_of_root(root, options.get("checkpoint")), {"checkpoint"}),
+    "net": (lambda root, options: panes_of_root(root, options.get("checkpoint"), net=True), {"checkpoint"}),
     "late": (
-        lambda root, given: late_of_root(root, given.get("checkpoint"), given.get("operator")),
+        lambda root, options: late_of_root(root, options.get("checkpoint"), options.get("operator")),
         {"checkpoint", "operator"},
     ),
     "state": (
-        lambda root, given: state_of_root(root, given.get("checkpoint"), given.get("operator"), given.get("table")),
+        lambda root, options: state_of_root(
+            root, options.get("checkpoint"), options.get("operator"), options.get("table")
+        ),
         {"checkpoint", "operator", "table"},
     ),
-    "checkpoints": (lambda root, given: checkpoints_of_root(root), set()),
+    "checkpoints": (lambda root, options: checkpoints_of_root(root), set()),
     "changes": (_changes, {"checkpoint", "since", "of", "operator"}),
 }
 """The kinds of tables, each with the options that it takes."""
@@ -68,7 +70,7 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._chosen: str | None = None
+        self._checkpoint: str | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -91,16 +93,16 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     def _stream(self) -> PaneStream:
         """The stream that the options name. Raises `UsageError`."""
-        given = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
-        if given["kind"] != "panes" or any(given[name] not in allowed for name, allowed in CHOICES.items()):
+        arguments = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
+        if arguments["kind"] != "panes" or any(arguments[name] not in choices for name, choices in CHOICES.items()):
             raise UsageError(
                 "a stream can only read panes, and takes the options since=, rewound=fail or again, and "
                 "retractions=fail or keep",
                 code="read-option",
-                **{name: given[name] for name in ("kind", *CHOICES)},
+                **{name: arguments[name] for name in ("kind", *CHOICES)},
             )
-        stream = PaneStream(given["path"], given.get("since"), given["rewound"] == "again")
-        if given["retractions"] == "fail":
+        stream = PaneStream(arguments["path"], arguments.get("since"), arguments["rewound"] == "again")
+        if arguments["retractions"] == "fail":
             stream.check_retractions()
         return stream
 
@@ -114,37 +116,37 @@ class TidestateSource(DataSource):  # type: ignore[misc]
                 there=list(TABLE_KINDS),
             )
         read, options = TABLE_KINDS[kind]
-        given = self._given(options | (STREAM_OPTIONS if kind == "panes" else set()))
-        if kind == "changes" and "since" not in given:
-            raise UsageError("changes need the option since=", code="read-option", found=sorted(given))
+        arguments = self._given(options | (STREAM_OPTIONS if kind == "panes" else set()))
+        if kind == "changes" and "since" not in arguments:
+            raise UsageError("changes need the option since=", code="read-option", found=sorted(arguments))
         if "checkpoint" in options:
             # Spark sends the object on: later uses of this table are of the same checkpoint.
-            if self._chosen is None:
-                folder = Checkpoint.open(given["path"])
-                self._chosen = str(head_at(folder, given.get("checkpoint")).manifest.id)
-            given["checkpoint"] = self._chosen
-        return read(given["path"], given)
+            if self._checkpoint is None:
+                folder = Checkpoint.open(arguments["path"])
+                self._checkpoint = str(head_at(folder, arguments.get("checkpoint")).manifest.id)
+            arguments["checkpoint"] = self._checkpoint
+        return read(arguments["path"], arguments)
 
     def _given(self, options: set[str]) -> dict[str, str]:
-        given = {name.lower(): value for name, value in self.options.items()}
-        if "storage_options" in given:
+        arguments = {name.lower(): value for name, value in self.options.items()}
+        if "storage_options" in arguments:
             raise UsageError(
                 "Spark writes the options of a reader into plans, views and its catalogue: give those of storage to "
                 "register_format(spark, storage_options={root: …})",
                 code="storage-options",
                 found=["storage_options"],
             )
-        unknown = sorted(given.keys() - {"path", "kind"} - options)
-        if unknown or "path" not in given:
+        unknown_names = sorted(arguments.keys() - {"path", "kind"} - options)
+        if unknown_names or "path" not in arguments:
             raise UsageError(
                 "unknown options: choose from those listed"
-                if unknown
+                if unknown_names
                 else "name the root: load(path), or the option path",
                 code="read-option",
-                found=unknown,
+                found=unknown_names,
                 there=sorted({"path", "kind"} | options),
             )
-        return {**given, "path": of_roots(self.roots, given["path"])}
+        return {**arguments, "path": of_roots(self.roots, arguments["path"])}
 
 
 def source_with_options(roots: Sequence[str]) -> type[TidestateSource]:

@@ -42,7 +42,7 @@ class CheckpointDifference:
     """
 
     queries: tuple[Query, ...]
-    wanted: Wanted
+    selection: Wanted
     order: tuple[str, ...] = ()
     table: str = ""
     rows: pa.Table | None = None
@@ -51,7 +51,7 @@ class CheckpointDifference:
         """The rows by state partition; the first table has none."""
         if self.rows is None:
             before, after = self.queries
-            yield from changes_between(before, after, self.wanted)
+            yield from changes_between(before, after, self.selection)
         else:
             yield from (self.rows.slice(0, 0), self.rows)
 
@@ -66,7 +66,7 @@ def difference_of(
     checkpoint: Checkpoint,
     before: int,
     after: int,
-    wanted: Wanted,
+    selection: Wanted,
     operator: str | None = None,
     table: str | None = None,
 ) -> CheckpointDifference:
@@ -76,13 +76,13 @@ def difference_of(
     name, state = operator_of(checkpoint.read(after).manifest, operator)
     ids = () if table else (before, after)
     queries = tuple(query(checkpoint, checkpoint=number, operator=name) for number in ids)
-    if queries and all(each.has_windows for each in queries):
-        return CheckpointDifference(queries, wanted, (START, *queries[1].key, END))
-    rows = state_difference(checkpoint, (before, after), name, table, wanted)
-    return CheckpointDifference((), wanted, table=table_of(state, table).name, rows=rows)
+    if queries and all(version.has_windows for version in queries):
+        return CheckpointDifference(queries, selection, (START, *queries[1].key, END))
+    rows = state_difference(checkpoint, (before, after), name, table, selection)
+    return CheckpointDifference((), selection, table=table_of(state, table).name, rows=rows)
 
 
-def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.Table]:
+def changes_between(before: Query, after: Query, selection: Wanted) -> Iterator[pa.Table]:
     """`window_changes` between two checkpoints, by state partition; the first table has no rows. Results that
     functions of yours compute are left out.
 
@@ -97,31 +97,31 @@ def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.
             after=list(after.key),
         )
     key = list(after.key)
-    yield window_changes(_windows(before, wanted, ()), _windows(after, wanted, ()), key)
-    same = before.partitions == after.partitions
-    numbers = after.window_partitions(_given(after, wanted))
-    for partitions in [(number,) for number in numbers] if same else [None]:
-        yield window_changes(_windows(before, wanted, partitions), _windows(after, wanted, partitions), key)
+    yield window_changes(_windows(before, selection, ()), _windows(after, selection, ()), key)
+    is_aligned = before.partitions == after.partitions
+    numbers = after.window_partitions(_given(after, selection))
+    for partitions in [(number,) for number in numbers] if is_aligned else [None]:
+        yield window_changes(_windows(before, selection, partitions), _windows(after, selection, partitions), key)
 
 
-def _windows(asked: Query, wanted: Wanted, partitions: Sequence[int] | None) -> pa.Table:
+def _windows(version: Query, selection: Wanted, partitions: Sequence[int] | None) -> pa.Table:
     """The windows of these state partitions, None for all."""
-    values = [name for name in asked.results if name not in asked.own_functions]
-    form: dict[str, Any] = {"key": _given(asked, wanted), "values": values}
-    parts = asked.scan_windows(**form)
-    tables = [wanted.of(next(parts))]
+    values = [name for name in version.results if name not in version.own_functions]
+    form: dict[str, Any] = {"key": _given(version, selection), "values": values}
+    parts = version.scan_windows(**form)
+    tables = [selection.of(next(parts))]
     if partitions is None:
-        tables += map(wanted.of, parts)
+        tables += map(selection.of, parts)
     for number in partitions or ():
-        tables += map(wanted.of, asked.scan_windows(**form, partition=number))
+        tables += map(selection.of, version.scan_windows(**form, partition=number))
     return pa.concat_tables(tables)
 
 
-def _given(asked: Query, wanted: Wanted) -> dict[str, object] | None:
+def _given(version: Query, selection: Wanted) -> dict[str, object] | None:
     """What is known of the key: with all of it one state partition is read."""
-    kinds = asked.key
+    kinds = version.key
     return {
-        name: value_of_text(text, kinds[name], name).as_py() for name, text in wanted.keys.items() if name in kinds
+        name: value_of_text(text, kinds[name], name).as_py() for name, text in selection.keys.items() if name in kinds
     } or None
 
 
@@ -133,16 +133,17 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
     """
     identity = [START, END, *key]
     (old, new), count = shared_ranks([before.select(identity), after.select(identity)])
-    places = np.stack([_places(old, count), _places(new, count)])
-    both: npt.NDArray[np.bool_] = (places[0] >= 0) & (places[1] >= 0)
-    shared = [name for name in after.column_names if name in before.column_names and name not in identity]
-    differs: npt.NDArray[np.bool_] = ~both
-    differs[both] = _differ(before, after, places[:, both], shared)
+    indices = np.stack([_places(old, count), _places(new, count)])
+    in_both: npt.NDArray[np.bool_] = (indices[0] >= 0) & (indices[1] >= 0)
+    names = [name for name in after.column_names if name in before.column_names and name not in identity]
+    differs: npt.NDArray[np.bool_] = ~in_both
+    differs[in_both] = _differ(before, after, indices[:, in_both], names)
+    # Masked, as a window that one of the two lacks has the index -1 there: its row is null.
     was, now = (
-        rows.take(pa.array(place[differs], mask=place[differs] < 0))
-        for rows, place in zip((before, after), places, strict=True)
+        rows.take(pa.array(index[differs], mask=index[differs] < 0))
+        for rows, index in zip((before, after), indices, strict=True)
     )
-    change = np.select([places[0, differs] < 0, places[1, differs] < 0], ["added", "removed"], "changed")
+    change = np.select([indices[0, differs] < 0, indices[1, differs] < 0], ["added", "removed"], "changed")
     columns: dict[str, pa.Array | pa.ChunkedArray] = {CHANGE: pa.array(change.tolist(), pa.string())}
     columns |= {name: pc.fill_null(now[name], was[name]) for name in identity}
     for name in dict.fromkeys([*after.column_names, *before.column_names]):
@@ -156,16 +157,18 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
 
 def _places(ranks: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     """Where the window of each rank is; -1 where it is not."""
-    places = np.full(count, -1)
-    places[ranks] = np.arange(len(ranks))
-    return places
+    indices = np.full(count, -1)
+    indices[ranks] = np.arange(len(ranks))
+    return indices
 
 
 def _differ(
-    before: pa.Table, after: pa.Table, places: npt.NDArray[np.int64], names: Sequence[str]
+    before: pa.Table, after: pa.Table, indices: npt.NDArray[np.int64], names: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Whether the windows at these places have other values."""
-    was, now = (rows.select(names).take(pa.array(place)) for rows, place in zip((before, after), places, strict=True))
+    was, now = (
+        rows.select(names).take(pa.array(index)) for rows, index in zip((before, after), indices, strict=True)
+    )
     try:
         return differing(was.cast(now.schema), now)
     except pa.ArrowException as error:

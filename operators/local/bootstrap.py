@@ -53,42 +53,44 @@ class Archive:
     streams: Mapping[str, HistoryFiles]
 
     @classmethod
-    def of(cls, description: Runnable, given: Mapping[str, HistoryFiles]) -> Archive:
+    def of(cls, description: Runnable, files: Mapping[str, HistoryFiles]) -> Archive:
         """The archive of ``description``; a single stream may have any name. Raises `UsageError` unless each stream
         has files.
         """
         names = streams_of(description)
-        if len(names) == 1 and len(given) == 1:
-            given = dict(zip(names, given.values(), strict=True))
-        if set(given) != set(names):
+        if len(names) == 1 and len(files) == 1:
+            files = dict(zip(names, files.values(), strict=True))
+        if set(files) != set(names):
             raise UsageError(
-                "give the files of each stream by its name", code="streams", streams=names, found=sorted(given)
+                "give the files of each stream by its name", code="streams", streams=names, found=sorted(files)
             )
-        return cls(description, {name: given[name] for name in names})
+        return cls(description, {name: files[name] for name in names})
 
     @property
     def graph(self) -> Graph:
         """The description bound to the columns of the files. Raises `UsageError`."""
-        schemas = {name: one.schema for name, one in self.streams.items()}
+        schemas = {name: files.schema for name, files in self.streams.items()}
         if isinstance(self.description, Sided):
             return bind_graph(self.description, self.description.sides.schema(schemas))
         return bind_graph(self.description, schemas)
 
     def survey(self, on_rows: RowsCallback) -> dict[str, Survey]:
         """Look at all rows. ``on_rows`` hears of rows."""
-        graph, found = self.graph, {}
-        for name, one in self.streams.items():
+        graph, surveys = self.graph, {}
+        for name, files in self.streams.items():
             time, rows = self._time_of(graph, name), 0
             ends: list[Any] = []
-            for batch in one.batches([time] if time else self._columns(graph, name)[:1]):
+            for batch in files.batches([time] if time else self._columns(graph, name)[:1]):
                 rows += batch.num_rows
                 on_rows(batch.num_rows)
                 if time:
                     ends += pc.min_max(batch[time].cast(pa.int64())).as_py().values()
-            known = [value for value in ends if value is not None]
+            times = [value for value in ends if value is not None]
             columns = tuple(self._columns(graph, name))
-            found[name] = Survey(len(one.files), rows, columns, min(known, default=None), max(known, default=None))
-        return found
+            surveys[name] = Survey(
+                len(files.files), rows, columns, min(times, default=None), max(times, default=None)
+            )
+        return surveys
 
     def bootstrap(
         self,
@@ -115,17 +117,17 @@ class Archive:
                 streams=list(self.streams),
                 found=strange,
             )
-        ends = {name: offset_text(given, name) for name, given in (offsets or {}).items()}
+        ends = {name: offset_text(offset, name) for name, offset in (offsets or {}).items()}
         job = new_job(graph, root, partitions)
         checkpoint = job.checkpoint
         driver = Driver(job, InProcess())
 
         def position(number: int) -> Position:
-            for one in self.streams.values():
-                one.check_unchanged()
+            for files in self.streams.values():
+                files.check_unchanged()
             if standalone:
                 return Position(input=InputPosition(0, ""))
-            read = {n: one.read() for n, (name, one) in enumerate(self.streams.items()) if name not in ends}
+            read = {n: files.read() for n, (name, files) in enumerate(self.streams.items()) if name not in ends}
             texts = [ends.get(name, FILES_READ) for name in self.streams]
             return Position(spark=spark_position(checkpoint.objects, texts, read, number))
 
@@ -136,8 +138,8 @@ class Archive:
 
     def _batches(self, graph: Graph, on_rows: RowsCallback) -> Iterator[Mapping[str, pa.Table]]:
         """All rows as the graph takes them. ``on_rows`` hears of rows that were taken."""
-        for name, one in self.streams.items():
-            for rows in one.batches(self._columns(graph, name)):
+        for name, files in self.streams.items():
+            for rows in files.batches(self._columns(graph, name)):
                 if isinstance(self.description, Sided):
                     schema = graph.output.input.schema
                     yield {INPUT: self.description.sides.rows(schema, name, rows)}
@@ -150,8 +152,8 @@ class Archive:
         names = self.streams[name].schema.names
         if isinstance(self.description, Sided):
             return names
-        wanted = {part for read in graph.streams[name] for part in (read, read.partition(".")[0])}
-        return [column for column in names if column in wanted]
+        read_names = {part for read in graph.streams[name] for part in (read, read.partition(".")[0])}
+        return [column for column in names if column in read_names]
 
     def _time_of(self, graph: Graph, name: str) -> str | None:
         """The column of a stream's event times, if it has one."""
@@ -164,12 +166,12 @@ class Archive:
         )
 
 
-def named_files(streams: Sequence[str], files: Sequence[str], named: Sequence[str]) -> dict[str, list[str]]:
-    """Files by stream: ``files`` are those of the first one, ``named`` are NAME=FILES, where a single stream may have
-    any name. Raises `UsageError`.
+def named_files(streams: Sequence[str], files: Sequence[str], stream_files: Sequence[str]) -> dict[str, list[str]]:
+    """Files by stream: ``files`` are those of the first one, ``stream_files`` are NAME=FILES, where a single stream
+    may have any name. Raises `UsageError`.
     """
     by_stream = {streams[0]: list(files)} if files else {}
-    for text in named:
+    for text in stream_files:
         name, sign, path = text.partition("=")
         if not sign:
             raise UsageError("a stream must be given as NAME=FILES", code="read-value", found=text)
@@ -193,30 +195,30 @@ def load_object(name: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
-    return found
+    return value
 
 
 def load_job(name: str) -> OperatorStream:
     """The stream at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
     `UsageError`.
     """
-    loaded = load_object(name)
+    value = load_object(name)
     try:
-        made = loaded() if callable(loaded) and not isinstance(loaded, OperatorStream) else loaded
+        job = value() if callable(value) and not isinstance(value, OperatorStream) else value
     except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
-    if not isinstance(made, OperatorStream):
+    if not isinstance(job, OperatorStream):
         raise UsageError(
             "this is not a job: give MODULE:NAME of what .aggregate(…), .join(…) or another verb returned",
             code="bootstrap-job",
             found=name,
         )
-    return made
+    return job
 
 
 def _not_loaded(error: Exception | SystemExit, name: str) -> UsageError:

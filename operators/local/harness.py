@@ -58,7 +58,7 @@ class Harness:
     """
 
     _remove: weakref.finalize[..., Harness] | None = None
-    _closed = False
+    _is_closed = False
 
     @checked
     def __init__(
@@ -98,12 +98,12 @@ class Harness:
         """Remove the folder, if it was not given; nothing can be fed any more. Idempotent. Without it, the folder
         goes with this object, at the latest when Python ends.
         """
-        self._closed = True
+        self._is_closed = True
         if self._remove is not None:
             self._remove()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise UsageError("this harness was closed: make another one, .harness(…)", code="operator-closed")
 
     @property
@@ -113,9 +113,9 @@ class Harness:
         return self._driver
 
     def _own_folder(self) -> str:
-        made = tempfile.mkdtemp(prefix="tidestate-harness-", dir=temporary_folder())
-        self._remove = weakref.finalize(self, _remove, made, os.getpid())
-        return made
+        folder = tempfile.mkdtemp(prefix="tidestate-harness-", dir=temporary_folder())
+        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        return folder
 
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
@@ -127,10 +127,10 @@ class Harness:
         self, rows: EventRows | None = None, *, operator: str | None = None, reason: str | None = None
     ) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
-        driver, given = self._open, None if rows is None else self._table(rows)
-        back = late_rows(self._job, given, operator, reason)
-        fed = driver.reprocess_late(back, self._now) if back.tables else None
-        return driver.rows(fed)
+        driver, table = self._open, None if rows is None else self._table(rows)
+        events = late_rows(self._job, table, operator, reason)
+        result = driver.reprocess_late(events, self._now) if events.tables else None
+        return driver.rows(result)
 
     def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Put back lost messages from a replay of the input, see `Standalone.rebuild`. Returns the panes."""
@@ -169,13 +169,13 @@ class Harness:
         """All rejected events so far, with reason and watermark; of one ``operator`` of a chain."""
         checkpoint, plan = self._job.checkpoint, self._plan(operator)
         schema = plan.late_schema
-        renamed = self._job.head.operators[plan.name].renamed
-        found = [
-            in_columns(rows, schema, names_now(renamed, output.id))
+        renames = self._job.head.operators[plan.name].renamed
+        tables = [
+            in_columns(rows, schema, names_now(renames, output.id))
             for output in checkpoint.outputs()
             for rows in as_written(checkpoint, output.late_of(plan.name))
         ]
-        return pa.concat_tables([schema.empty_table(), *found])
+        return pa.concat_tables([schema.empty_table(), *tables])
 
     @checked
     def windows(self, operator: str | None = None) -> pa.Table:
@@ -186,11 +186,11 @@ class Harness:
         plan = self._plan(operator)
         if not isinstance(plan, WindowPlan):
             raise UsageError("this job has no windows", code="harness-windows")
-        drained = self._job.head.drained
+        is_drained = self._job.head.drained
         watermark = self._job.head.operators[plan.name].watermark_us
-        kept = self._read(plan, lambda store: [] if drained else list(kept_windows(plan, store, watermark)))
+        windows = self._read(plan, lambda store: [] if is_drained else list(kept_windows(plan, store, watermark)))
         names = ["window_start", "window_end", *plan.input.key_names, *(a.name for a in plan.aggregates)]
-        return pa.concat_tables([kept_schema(plan).empty_table(), *kept]).select(names)
+        return pa.concat_tables([kept_schema(plan).empty_table(), *windows]).select(names)
 
     @checked
     def state(self, table: str, operator: str | None = None) -> pa.Table:
@@ -226,12 +226,12 @@ class Harness:
     def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
         """The ``rows`` of each state partition."""
         objects = self._job.checkpoint.objects
-        found = []
+        tables = []
         for number, base in enumerate(self._job.head.operators[plan.name].states):
             identity = f"{self._folder}/harness/{plan.name}/{number}"
             with open_store(self._store, objects, identity, self._job.tables(plan.name), base) as store:
-                found += rows(store)
-        return found
+                tables += rows(store)
+        return tables
 
     def _begin(self, policy: Policy) -> Job:
         graph = bind_graph(self.description, self._schema)
@@ -252,7 +252,7 @@ class Harness:
         """Rows as the description reads them."""
         if not isinstance(rows, Mapping):
             return self._streams.rows(self._table(rows))
-        return self._streams.rows({name: self._table(own, name) for name, own in rows.items()})
+        return self._streams.rows({name: self._table(stream_rows, name) for name, stream_rows in rows.items()})
 
     def _table(self, rows: EventRows, stream: str | None = None) -> pa.Table:
         """Rows of a stream, by default of the only one, as a table; they may be dictionaries."""

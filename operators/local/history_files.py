@@ -61,32 +61,32 @@ class HistoryFiles:
     schema: pa.Schema
 
     @classmethod
-    def find(cls, named: Sequence[str], schema: pa.Schema | None = None) -> HistoryFiles:
+    def find(cls, names: Sequence[str], schema: pa.Schema | None = None) -> HistoryFiles:
         """Find the files: each name is a file, a folder with everything below it, or a pattern with ``*``.
 
         ``schema``: the columns and types; by default those of the first file. Raises `UsageError` if there are no
         files, or their formats are different or unknown.
         """
-        files = tuple(dict.fromkeys(path.absolute() for one in named for path in _meant(one)))
+        files = tuple(dict.fromkeys(path.absolute() for name in names for path in _meant(name)))
         if not files:
-            raise UsageError("these files do not exist", code="bootstrap-input", found=list(named))
+            raise UsageError("these files do not exist", code="bootstrap-input", found=list(names))
         stamps = tuple(_stamp(path) for path in files)
         try:
-            found = schema or pa.schema(
+            columns = schema or pa.schema(
                 [field.with_type(spark_type(field.type)) for field in _dataset(files, None).schema]
             )
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from None
-        return cls(files, stamps, found)
+        return cls(files, stamps, columns)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """All rows in batches, only these ``columns``. Raises `UsageError` if a file cannot be read."""
-        wanted = pa.schema([self.schema.field(name) for name in columns])
+        schema = pa.schema([self.schema.field(name) for name in columns])
         try:
             for batch in _dataset(self.files, self.schema).to_batches(columns=list(columns), batch_size=1 << 18):
-                cast = [cast_as_spark(batch[field.name], field.type) for field in wanted]
+                cast = [cast_as_spark(batch[field.name], field.type) for field in schema]
                 # A table made of no columns has no rows; that of the batch has.
-                yield pa.table(cast, schema=wanted) if cast else pa.Table.from_batches([batch])
+                yield pa.table(cast, schema=schema) if cast else pa.Table.from_batches([batch])
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from None
 
@@ -99,20 +99,20 @@ class HistoryFiles:
     def check_unchanged(self) -> None:
         """Raise `ConflictError` if a file has changed since it was found."""
         pairs = zip(self.files, self.stamps, strict=True)
-        if changed := [path for path, stamp in pairs if not path.exists() or _stamp(path) != stamp]:
+        if changed_files := [path for path, stamp in pairs if not path.exists() or _stamp(path) != stamp]:
             raise ConflictError(
                 "files of the history changed while they were read: bootstrap again, from files that do not change",
                 code="bootstrap-files-changed",
-                files=len(changed),
-                first=str(changed[0]),
+                files=len(changed_files),
+                first=str(changed_files[0]),
             )
 
 
 def schema_of(text: str) -> pa.Schema:
     """The schema of a text like Spark's ``schema("t timestamp, k string")``. Raises `UsageError`."""
-    fields, rest = [], text
-    while rest.strip():
-        match = _COLUMN.match(rest)
+    fields, tail = [], text
+    while tail.strip():
+        match = _COLUMN.match(tail)
         kind = None if match is None else TYPES.get(match[2].lower())
         if match is not None and match[2].lower() == "decimal" and match[3]:
             kind = pa.decimal128(int(match[3]), int(match[4]))
@@ -121,18 +121,18 @@ def schema_of(text: str) -> pa.Schema:
                 "columns must be given as NAME TYPE, NAME TYPE, such as t timestamp, k string, v bigint, p "
                 "decimal(10,2)",
                 code="bootstrap-schema",
-                found=rest.strip(),
+                found=tail.strip(),
             )
         fields.append(pa.field(match[1], kind))
-        rest = rest[match.end() :]
+        tail = tail[match.end() :]
     return pa.schema(fields)
 
 
-def _meant(named: str) -> list[Path]:
-    path = Path(named).expanduser()
+def _meant(name: str) -> list[Path]:
+    path = Path(name).expanduser()
     if path.is_dir():
-        return sorted(one for one in path.rglob("*") if one.is_file() and not _hidden(one.relative_to(path)))
-    return [path] if path.is_file() else sorted(Path(one) for one in glob.glob(str(path), recursive=True))
+        return sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
+    return [path] if path.is_file() else sorted(Path(match) for match in glob.glob(str(path), recursive=True))
 
 
 def _hidden(path: Path) -> bool:
@@ -174,8 +174,8 @@ def cast_as_spark(column: _Column, kind: pa.DataType) -> _Column:
         # Finer times are truncated as in Spark; those without a zone are in UTC.
         return column.cast(pa.timestamp("us", tz=column.type.tz), safe=column.type.unit != "ns").cast(kind)
     if pa.types.is_string(column.type) and pa.types.is_timestamp(kind):
-        zoned = any(_ZONE.search(text) for text in column.drop_null().slice(0, 1).to_pylist())
-        return column.cast(TIME if zoned else pa.timestamp("us")).cast(kind)
+        has_zone = any(_ZONE.search(text) for text in column.drop_null().slice(0, 1).to_pylist())
+        return column.cast(TIME if has_zone else pa.timestamp("us")).cast(kind)
     return column.cast(kind)
 
 

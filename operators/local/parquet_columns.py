@@ -47,9 +47,9 @@ def rows_of_file(path: Path, schema: pa.Schema) -> pa.Table:
     """The rows of a file in these columns; those that it lacks are null. Raises `UsageError`."""
     try:
         with _opened(path) as file:
-            there = list(file.schema_arrow)
-            names = _matched(path, there, list(schema), "")
-            _check(path, pa.struct(there), pa.struct(list(schema)), _leaves_of(file), "")
+            fields = list(file.schema_arrow)
+            names = _matched(path, fields, list(schema), "")
+            _check(path, pa.struct(fields), pa.struct(list(schema)), _leaves_of(file), "")
             table = file.read([name for name in names if name is not None])
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
@@ -100,47 +100,47 @@ def _type_in_spark(kind: pa.DataType, leaves: _Leaves) -> pa.DataType:
         return TIME if old else pa.decimal128(20, 0) if kind == pa.uint64() else spark_type(kind)
     types = [_type_in_spark(field.type, leaves) for field in fields]
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(one) for field, one in zip(fields, types, strict=True)])
+        return pa.struct([field.with_type(child) for field, child in zip(fields, types, strict=True)])
     return pa.map_(types[0], types[1]) if pa.types.is_map(kind) else pa.list_(types[0])
 
 
-def _matched(path: Path, there: list[pa.Field], wanted: list[pa.Field], parent: str) -> list[str | None]:
-    """The name in the file of each field that is wanted, None where the file has none."""
+def _matched(path: Path, file_fields: list[pa.Field], stream_fields: list[pa.Field], parent: str) -> list[str | None]:
+    """The name in the file of each field of the stream, None where the file has none."""
     names: dict[str, list[str]] = {}
-    for field in there:
+    for field in file_fields:
         names.setdefault(field.name.lower(), []).append(field.name)
     matches: list[str | None] = []
-    for field in wanted:
-        same = names.get(field.name.lower(), [])
-        if len(same) > 1:
+    for field in stream_fields:
+        same_names = names.get(field.name.lower(), [])
+        if len(same_names) > 1:
             raise UsageError(
                 "columns of a file have one name but for its case, and Spark refuses to choose: write the file with "
                 "one of them; nothing of its batch was taken",
                 code="parquet-folder",
                 file=str(path),
-                columns=[f"{parent}{name}" for name in same],
+                columns=[f"{parent}{name}" for name in same_names],
             )
-        matches.append(same[0] if same else None)
+        matches.append(same_names[0] if same_names else None)
     return matches
 
 
-def _check(path: Path, kind: pa.DataType, wanted: pa.DataType | None, leaves: _Leaves, column: str) -> None:
-    """Raise `UsageError` unless Spark reads a column as the type that is ``wanted``, None if it is not read. The
+def _check(path: Path, kind: pa.DataType, target: pa.DataType | None, leaves: _Leaves, column: str) -> None:
+    """Raise `UsageError` unless Spark reads a column as the type ``target``, None if it is not read. The
     leaves of the column are taken in either case.
     """
     fields = _fields(kind)
     if fields is None:
         leaf = next(leaves)
-        if wanted is not None:
+        if target is not None:
             physical, logical = str(leaf.physical_type), str(leaf.logical_type)
-            if not is_read_as(physical, logical, _name_of(wanted)):
-                raise _of_another_type(path, column, wanted, f"{physical} {logical}")
+            if not is_read_as(physical, logical, _name_of(target)):
+                raise _of_another_type(path, column, target, f"{physical} {logical}")
         return
     children: list[pa.DataType | None] = [None] * len(fields)
-    if wanted is not None:
-        inner = _fields(wanted)
-        if inner is None or _form(wanted) != _form(kind):
-            raise _of_another_type(path, column, wanted, _form(kind))
+    if target is not None:
+        inner = _fields(target)
+        if inner is None or _form(target) != _form(kind):
+            raise _of_another_type(path, column, target, _form(kind))
         if not pa.types.is_struct(kind):
             children = [field.type for field in inner]
         else:
@@ -148,7 +148,7 @@ def _check(path: Path, kind: pa.DataType, wanted: pa.DataType | None, leaves: _L
             types = {name: field.type for name, field in zip(matches, inner, strict=True) if name is not None}
             if column and not types:
                 # Spark 4 has one struct of nulls for a struct, earlier ones a null.
-                raise _of_another_type(path, column, wanted, f"a struct without any of its fields: {kind}")
+                raise _of_another_type(path, column, target, f"a struct without any of its fields: {kind}")
             children = [types.get(field.name) for field in fields]
     for field, child in zip(fields, children, strict=True):
         _check(path, field.type, child, leaves, f"{column}.{field.name}" if column else field.name)
@@ -201,21 +201,21 @@ def _with_child(lists: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array
 
 def _name_of(kind: pa.DataType) -> str:
     """Spark's name of a type, Arrow's for one that Spark does not have."""
-    own = spark_type(plain_type(kind))
-    if pa.types.is_decimal(own):
-        return f"decimal({own.precision},{own.scale})"
-    return _NAMES.get(own, str(kind))
+    spark_kind = spark_type(plain_type(kind))
+    if pa.types.is_decimal(spark_kind):
+        return f"decimal({spark_kind.precision},{spark_kind.scale})"
+    return _NAMES.get(spark_kind, str(kind))
 
 
-def _of_another_type(path: Path, column: str, wanted: pa.DataType, found: str) -> UsageError:
+def _of_another_type(path: Path, column: str, target: pa.DataType, actual: str) -> UsageError:
     return UsageError(
         "a column of a file has another type than the stream: Spark would refuse it, or might read other values; "
         "nothing of its batch was taken: write the file again, or give schema= with the types that all files have",
         code="parquet-folder",
         file=str(path),
         column=column,
-        expected=_name_of(wanted),
-        found=found,
+        expected=_name_of(target),
+        found=actual,
     )
 
 

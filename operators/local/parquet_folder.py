@@ -59,10 +59,10 @@ class ParquetFolder(SparkInput):
         schema: FileColumns | Mapping[str, FileColumns] | None = None,
         max_file_age: Span = MAX_FILE_AGE,
     ) -> None:
-        named = isinstance(folder, Mapping)
+        is_mapping = isinstance(folder, Mapping)
         folders = dict(folder) if isinstance(folder, Mapping) else {"": folder}
         columns = dict(schema) if isinstance(schema, Mapping) else dict.fromkeys(folders, schema)
-        if not folders or columns.keys() != folders.keys() or (named and isinstance(schema, str | pa.Schema)):
+        if not folders or columns.keys() != folders.keys() or (is_mapping and isinstance(schema, str | pa.Schema)):
             raise UsageError(
                 "give a folder for each stream by its name, and a schema for all of them or for none",
                 code="streams",
@@ -75,7 +75,7 @@ class ParquetFolder(SparkInput):
                 code="argument",
                 found=files_per_batch,
             )
-        self._is_named, self._files_per_batch = named, files_per_batch
+        self._is_named, self._files_per_batch = is_mapping, files_per_batch
         self._max_age_ms = span_us(max_file_age) // 1000
         self._folders = {name: _Folder(_plain_path(path), columns[name]) for name, path in folders.items()}
 
@@ -91,9 +91,9 @@ class ParquetFolder(SparkInput):
     def numbered(self, streams: Sequence[str]) -> ParquetFolder:
         if not self._is_named or set(streams) != set(self._folders):
             return self  # a run says which streams it lacks
-        ordered = copy(self)
-        ordered._folders = {name: self._folders[name] for name in streams}
-        return ordered
+        clone = copy(self)
+        clone._folders = {name: self._folders[name] for name in streams}
+        return clone
 
     def read_again(self, start: SparkOffsets | None, end: SparkOffsets) -> Batch:
         """The rows of the files of ``end``, in the order in which `seek` has them."""
@@ -112,15 +112,16 @@ class ParquetFolder(SparkInput):
             for number, folder in enumerate(self._folders.values())
         ]
         while any(unread):
-            taken = [files[: self._files_per_batch] for files in unread]
-            unread = [files[len(part) :] for files, part in zip(unread, taken, strict=True)]
-            for number, files in enumerate(taken):
+            batch_files = [files[: self._files_per_batch] for files in unread]
+            unread = [files[len(part) :] for files, part in zip(unread, batch_files, strict=True)]
+            for number, files in enumerate(batch_files):
                 last = log_offset(ends[number])
                 ends[number] = _entry(0 if last is None else last + 1) if files else ends[number]
             rows = {
-                name: folder.rows(files) for (name, folder), files in zip(self._folders.items(), taken, strict=True)
+                name: folder.rows(files)
+                for (name, folder), files in zip(self._folders.items(), batch_files, strict=True)
             }
-            files_by_source = {n: tuple(file.recorded for file in files) for n, files in enumerate(taken)}
+            files_by_source = {n: tuple(file.recorded for file in files) for n, files in enumerate(batch_files)}
             yield SparkOffsets(tuple(ends), files_by_source), rows if self._is_named else rows[""]
 
 
@@ -172,10 +173,10 @@ class _Folder:
 
     def unread(self, read: Collection[str], max_age_ms: int) -> list[_File]:
         """The files that are not among those which were ``read``, oldest first."""
-        known = {path_of(file) for file in read}
+        urls = {path_of(file) for file in read}
         newest_ms = max((int(file.rpartition(" ")[2]) for file in read), default=None)
         oldest_ms = None if newest_ms is None else newest_ms - max_age_ms
-        new = [file for file in self._listed() if file.url not in known]
+        new = [file for file in self._listed() if file.url not in urls]
         new = new if oldest_ms is None else [file for file in new if file.time_ms >= oldest_ms]
         for file in new:
             if ":" in file.path.name and file.has_rows:
@@ -186,10 +187,10 @@ class _Folder:
                 )
         return new
 
-    def recorded_rows(self, recorded: Iterable[str]) -> pa.Table:
+    def recorded_rows(self, records: Iterable[str]) -> pa.Table:
         """The rows of files as Spark records them. Raises `OSError` for one that is gone or has another time."""
         files = []
-        for file in recorded:
+        for file in records:
             path = local_file(path_of(file))
             if path is None:
                 raise FileNotFoundError(f"this is no local file: {file}")
@@ -208,14 +209,14 @@ class _Folder:
     def _listed(self) -> list[_File]:
         try:
             with os.scandir(self._path) as entries:
-                found = [(entry, entry.is_dir()) for entry in entries]
+                folder_entries = [(entry, entry.is_dir()) for entry in entries]
         except OSError as error:
             raise UsageError(
                 f"the folder of the input cannot be read: {error.strerror}",
                 code="parquet-folder",
                 folder=str(self._path),
             ) from None
-        for name in (entry.name for entry, is_folder in found if is_folder):
+        for name in (entry.name for entry, is_folder in folder_entries if is_folder):
             if name == "_spark_metadata" or ("=" in name and not name.startswith(".")):
                 raise UsageError(
                     "Spark reads this folder by its partitions, or by the log of the query that wrote it, and "
@@ -225,7 +226,7 @@ class _Folder:
                     found=name,
                 )
         files = []
-        for entry, is_folder in found:
+        for entry, is_folder in folder_entries:
             if not is_folder and not _is_hidden(entry.name):
                 with suppress(FileNotFoundError):  # removed meanwhile
                     files.append(_file_of(self._path / entry.name))

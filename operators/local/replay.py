@@ -114,11 +114,11 @@ class InputRunAgain:
             plain = msgspec.structs.replace(spark, files={}, files_ref=None, read_ref=None)
             self._run.take([streams], Position(spark=plain))
         elif step is not None and number == step.batch:
-            made = step.manifest.input if step.manifest is not None else None
-            if made is not None and made.last and made.last != self._mark(streams):
+            position = step.manifest.input if step.manifest is not None else None
+            if position is not None and position.last and position.last != self._mark(streams):
                 self._run.fail(f"batch {number} of the source differs from the one that checkpoint {step.until} took")
             else:
-                self._run.take([streams], Position(input=made or InputPosition(number + 1, "")))
+                self._run.take([streams], Position(input=position or InputPosition(number + 1, "")))
         yield from ()
 
     @property

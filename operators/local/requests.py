@@ -22,17 +22,17 @@ class RequestedLoop(RequestedRun):
         self._lock, self._drain = driver.lock, driver.drain
         self._reprocess = driver.reprocess_late
         self.is_stopped = False
-        self._ended = threading.Event()
+        self._end = threading.Event()
         self._failure: BaseException | None = None
 
     def end(self, failure: BaseException | None = None) -> None:
         """The loop has ended, by this ``failure`` if there is one."""
         self._failure = failure if isinstance(failure, Exception) else None
-        self._ended.set()
+        self._end.set()
 
     def is_going_on(self) -> bool:
         """Whether the loop has not ended."""
-        return not self._ended.is_set()
+        return not self._end.is_set()
 
     def was_stopped(self) -> bool:
         return self.is_stopped
@@ -51,7 +51,7 @@ class RequestedLoop(RequestedRun):
         if drain:
             with self._lock:
                 self._drain(timeout_s)
-        if not self._ended.wait(timeout_s):
+        if not self._end.wait(timeout_s):
             raise UnavailableError(
                 "the run stops before its next batch, which has not come so far: its input waits, or the program "
                 "that takes its panes does",

@@ -33,7 +33,7 @@ class SparkPositions:
         self._checkpoint, self._sources = checkpoint, sources
         self._query_id = ""
         self._read: dict[int, list[str]] = {}
-        self._known = FilesRead(checkpoint, {})
+        self._files_read = FilesRead(checkpoint, {})
         self._next: SparkPosition | None = None
         """The newest position that was made, which is in a checkpoint or not."""
         # Whatever it differs in, Spark's checkpoint is not used here: a policy that stops is for a start on Spark.
@@ -54,10 +54,10 @@ class SparkPositions:
             return
         try:
             # That of a query which has planned its first batch, and died before it was taken.
-            found = SparkLog(self._checkpoint.objects).query_id()
+            query_id = SparkLog(self._checkpoint.objects).query_id()
         except CorruptionError:
-            found = None
-        self._query_id = found or str(uuid.uuid4())
+            query_id = None
+        self._query_id = query_id or str(uuid.uuid4())
 
     def newest(self, head: Manifest) -> SparkOffsets | None:
         """Where the input of a checkpoint ended, with all files that were read."""
@@ -88,7 +88,7 @@ class SparkPositions:
             if log_offset(end) is not None
         }
         position = SparkPosition(self._query_id, batch_id, start, tuple(offsets.ends), files)
-        self._known.check(head, position)
+        self._files_read.check(head, position)
         self._next = position
         return followed(head.spark, position)
 
@@ -101,7 +101,7 @@ class SparkPositions:
         position, self._next = self._next, None
         if position is None or head.spark is None or head.spark.batch_id != position.batch_id:
             return
-        self._known.add(position)
+        self._files_read.add(position)
         for source, files in position.files.items():
             self._read.setdefault(int(source), []).extend(files)
 
@@ -109,7 +109,7 @@ class SparkPositions:
         self._read = {
             source: [file for files in entries.values() for file in files] for source, entries in read.items()
         }
-        self._known = FilesRead(self._checkpoint, known_files(read))
+        self._files_read = FilesRead(self._checkpoint, known_files(read))
 
 
 def offsets_of(position: SparkPosition) -> SparkOffsets:

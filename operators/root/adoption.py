@@ -72,8 +72,8 @@ class AdoptionPlan(RootPlan):
         """Make the root. Raises as `execute_adoption`."""
         from tidestate.operators.spark.adopt import execute_adoption
 
-        made = execute_adoption(self.adoption, partitions=self.partitions, deliver=self.deliver)
-        return replace(self, manifest=made)
+        manifest = execute_adoption(self.adoption, partitions=self.partitions, deliver=self.deliver)
+        return replace(self, manifest=manifest)
 
     def as_dict(self) -> dict[str, Any]:
         adoption, query = self.adoption, self.adoption.query
@@ -91,7 +91,7 @@ class AdoptionPlan(RootPlan):
         }
         return facts if self.manifest is None else {**facts, "checkpoint": self.manifest.id}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         adoption, query = self.adoption, self.adoption.query
         yield "created" if self.done else "to create", public_url(adoption.root)
         if self.manifest is not None:
@@ -106,8 +106,8 @@ class AdoptionPlan(RootPlan):
             numbers = (
                 f"spark batch {query.batch_id + 1} was planned and not committed (planned up to {query.planned})"
             )
-            again = "the job processes its input; what it has already put into a sink comes again"
-            yield "once more", f"{numbers}: {again}"
+            effect = "the job processes its input; what it has already put into a sink comes again"
+            yield "once more", f"{numbers}: {effect}"
 
 
 def _columns(schema: pa.Schema | str | None, location: str) -> pa.Schema:

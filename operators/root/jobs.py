@@ -20,9 +20,9 @@ def described_job(job: object) -> Runnable:
         return job
     if isinstance(job, OperatorStream):
         return job.graph.description
-    described = getattr(job, "description", None)
-    if isinstance(described, Runnable):
-        return described
+    description = getattr(job, "description", None)
+    if isinstance(description, Runnable):
+        return description
     raise UsageError(
         "a job must be what a verb such as stream(…).deduplicate(…) returned, or what runs it: job=per_hour",
         code="argument",

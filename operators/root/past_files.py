@@ -69,7 +69,7 @@ class BootstrapPlan(RootPlan):
 
     def execute(self, on_rows: RowsCallback = _not_counted) -> Self:
         """Make the root; ``on_rows`` hears of rows. Raises as `Archive.bootstrap`."""
-        made = self.archive.bootstrap(
+        manifest = self.archive.bootstrap(
             self.root,
             offsets=self.offsets,
             standalone=self.standalone,
@@ -77,7 +77,7 @@ class BootstrapPlan(RootPlan):
             deliver=self.deliver,
             on_rows=on_rows,
         )
-        return replace(self, manifest=made)
+        return replace(self, manifest=manifest)
 
     def as_dict(self) -> dict[str, Any]:
         if self.manifest is not None:
@@ -88,7 +88,7 @@ class BootstrapPlan(RootPlan):
             "done": False,
         }
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         if self.manifest is not None:
             row = brief(self.manifest)
             yield "bootstrapped", f"{public_url(self.root)}, checkpoint {self.manifest.id}"
@@ -114,8 +114,8 @@ def files_of_streams(streams: Mapping[str, str], files: Any) -> dict[str, list[s
     """
     if isinstance(files, Mapping) and (strange := sorted(map(str, set(files) - set(streams)))):
         raise UsageError("no operator reads these streams", code="streams", found=strange, streams=list(streams))
-    named = files.items() if isinstance(files, Mapping) else [(next(iter(streams)), files)]
-    by_stream = {streams.get(name, name): names for name, names in named}
+    file_names = files.items() if isinstance(files, Mapping) else [(next(iter(streams)), files)]
+    by_stream = {streams.get(name, name): names for name, names in file_names}
     several = {name: [names] if isinstance(names, str | os.PathLike) else names for name, names in by_stream.items()}
     if not all(isinstance(names, Sequence) and names for names in several.values()) or not several:
         raise UsageError(

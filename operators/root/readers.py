@@ -328,27 +328,27 @@ class RootReaders(Rooted):
     def _question(self, operator: str | None, job: object, budget_bytes: int) -> dict[str, Any]:
         """The arguments of `query`, at one checkpoint; the columns of a job's streams are those of then."""
         _, manifest = self._as_of()
-        described: Mapping[str, Any] = {}
+        job_arguments: Mapping[str, Any] = {}
         if job is not None:
             description = described_job(job)
-            described = {"description": description, "schema": schemas_of_streams(description, manifest)}
-        return {"checkpoint": manifest.id, "operator": operator, "budget_bytes": budget_bytes, **described}
+            job_arguments = {"description": description, "schema": schemas_of_streams(description, manifest)}
+        return {"checkpoint": manifest.id, "operator": operator, "budget_bytes": budget_bytes, **job_arguments}
 
 
-def _title(what: str, reader: Query, side: str | None = None) -> str:
+def _title(subject: str, reader: Query, side: str | None = None) -> str:
     of_side = "" if side is None else f" of side {side}"
-    return f"{what}{of_side} of operator {reader.operator} at checkpoint {reader.checkpoint}"
+    return f"{subject}{of_side} of operator {reader.operator} at checkpoint {reader.checkpoint}"
 
 
 def _check_filter(where: ds.Expression, schema: pa.Schema) -> None:
     """Raise `UsageError` for a filter by a column that these rows have not, or by a value of another type."""
-    unknown = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)  # no row: some errors wait
+    null_row = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)  # no row: some errors wait
     try:
-        unknown.filter(where)
+        null_row.filter(where)
     except pa.ArrowException as error:
-        what, _, _ = str(error).partition(") in ")
-        if what.startswith("No match for FieldRef"):
-            column = ".".join(_NAME.findall(f"{what})"))
+        problem, _, _ = str(error).partition(") in ")
+        if problem.startswith("No match for FieldRef"):
+            column = ".".join(_NAME.findall(f"{problem})"))
             raise missing_columns(
                 "the rows lack the column to filter by", [column], schema.names, code="read-column"
             ) from None

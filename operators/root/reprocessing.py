@@ -76,11 +76,13 @@ class ReprocessPlan(RootPlan):
                     code="not-running",
                 ) from None
         reprocessing = [name for name in head.operators if plan_of(head, name).reprocesses]
-        chosen = check_operator(reprocessing, operator, is_one=rows is not None)
-        waiting = (
-            {} if rows is not None else waiting_rows(checkpoint, head, head.operators if operator is None else chosen)
+        operators = check_operator(reprocessing, operator, is_one=rows is not None)
+        counts = (
+            {}
+            if rows is not None
+            else waiting_rows(checkpoint, head, head.operators if operator is None else operators)
         )
-        return cls(checkpoint, head, run, job, operator, reason, rows, waiting, frozenset(reprocessing))
+        return cls(checkpoint, head, run, job, operator, reason, rows, counts, frozenset(reprocessing))
 
     @property
     def done(self) -> bool:
@@ -129,7 +131,7 @@ class ReprocessPlan(RootPlan):
             "done": self.done,
         }
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         run = self.run
         by = "this process, which the next start of the job goes on from"
         if run is not None:
@@ -142,8 +144,8 @@ class ReprocessPlan(RootPlan):
         yield "to put back", self._to_put_back()
         for (name, reason), count in self.waiting.items():
             if not self._is_put_back(name, reason):
-                why = "never put back" if reason not in PUT_BACK_REASONS else "this operator takes none back"
-                yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {why}"
+                cause = "never put back" if reason not in PUT_BACK_REASONS else "this operator takes none back"
+                yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {cause}"
         yield "by", by
         yield "root", public_url(self.checkpoint.objects.root)
 

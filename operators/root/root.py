@@ -73,9 +73,9 @@ class Root(RootReaders, RootVerbs, RootWindows):
         what counted then, whatever a rewind has abandoned since. What is of the whole root refuses (``root-at``).
         """
         check_moment(checkpoint)
-        same = Root(self.url)
-        object.__setattr__(same, "moment", checkpoint)
-        return same
+        root = Root(self.url)
+        object.__setattr__(root, "moment", checkpoint)
+        return root
 
     @checked
     def diff(
@@ -96,10 +96,10 @@ class Root(RootReaders, RootVerbs, RootWindows):
         """
         checkpoint = self._whole("diff(…)")
         _, state = operator_of(checkpoint.read(after).manifest, operator)
-        timed = BoundUnit.of(stored_windows(state)).timed
-        bounds = [bound_text(moment, timed=timed) for moment in (window, since, until)]
-        wanted = Wanted(key_texts(key, key_columns(state)), *bounds)
-        difference = difference_of(checkpoint, before, after, wanted, operator, table)
+        is_time = BoundUnit.of(stored_windows(state)).is_time
+        bounds = [bound_text(moment, is_time=is_time) for moment in (window, since, until)]
+        selection = Wanted(key_texts(key, key_columns(state)), *bounds)
+        difference = difference_of(checkpoint, before, after, selection, operator, table)
         next(difference.parts())  # what is wrong with the question is an error of this call
         title = f"what differs between checkpoints {before} and {after}"
         return AnsweredRows(title, difference.whole, difference.parts)

@@ -18,16 +18,16 @@ def key_texts(key: Any, columns: Sequence[str]) -> dict[str, str]:
         return {name: _text(value) for name, value in (key or {}).items()}
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(columns):
-        why = "give one value for each column of the key" if columns else "there is no key: remove key="
-        raise UsageError(why, code="window-key", columns=list(columns), found=len(values))
+        advice = "give one value for each column of the key" if columns else "there is no key: remove key="
+        raise UsageError(advice, code="window-key", columns=list(columns), found=len(values))
     return dict(zip(columns, map(_text, values), strict=True))
 
 
-def bound_text(moment: Moment | None, *, timed: bool) -> str | None:
+def bound_text(moment: Moment | None, *, is_time: bool) -> str | None:
     """A bound of windows, which are of times or of numbers."""
     if moment is None:
         return None
-    return f"{moment} us" if timed and isinstance(moment, int) else _text(moment)
+    return f"{moment} us" if is_time and isinstance(moment, int) else _text(moment)
 
 
 def _text(value: Any) -> str:

@@ -203,9 +203,9 @@ class RootVerbs(Rooted):
         process; where none is, this one does it, for which it needs the ``job``. Raises as `stop`, and as
         ``reprocess_late`` of a job.
         """
-        described = None if job is None else described_job(job)
-        given = None if rows is None else as_table(rows, None)
-        return ReprocessPlan.of(self._whole("reprocess(…)"), described, operator, reason, given)
+        description = None if job is None else described_job(job)
+        table = None if rows is None else as_table(rows, None)
+        return ReprocessPlan.of(self._whole("reprocess(…)"), description, operator, reason, table)
 
     def withdraw(self, sink: object) -> WithdrawalPlan:
         """Remove what the target of a sink, given as the job has it, has of checkpoints that a rewind or a repair has

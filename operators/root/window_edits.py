@@ -160,19 +160,23 @@ class _Editable:
             views[number] = stack.enter_context(store)
         return views
 
-    def side_row(self, views: Iterable[StateView], window: SideSpan, *, whole: bool) -> dict[str, Any] | None:
-        """A window of a side of a join as plain values; the ``whole`` side where it has no windows."""
+    def side_row(self, views: Iterable[StateView], window: SideSpan, *, is_whole: bool) -> dict[str, Any] | None:
+        """A window of a side of a join as plain values; the ``is_whole`` side where it has no windows."""
         plan, first = self.sided, self.first_offsets.get(window.side)
         kind = plan.joined.windows_of(window.side, first) if isinstance(plan, JoinPlan) else None
-        start = None if whole else window.start
+        start = None if is_whole else window.start
         row = side_window(kind, plan.stores[window.side], views, start, window.key)
         return None if row is None else plain_values(row)[0]
 
     def row(self, view: StateView, window_id: WindowId) -> dict[str, Any] | None:
         """A window as plain values, without results that functions compute of its messages."""
-        values = [one.name for one in self.plan.aggregates if not isinstance(one, FromMessages) and one.state]
-        found = get_window(self.plan, view, self.state.watermark_us, window_id, values)
-        return None if found is None else plain_values(found)[0]
+        values = [
+            aggregate.name
+            for aggregate in self.plan.aggregates
+            if not isinstance(aggregate, FromMessages) and aggregate.state
+        ]
+        window_row = get_window(self.plan, view, self.state.watermark_us, window_id, values)
+        return None if window_row is None else plain_values(window_row)[0]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -223,7 +227,7 @@ class EditPlan(RootPlan):
             "put",
             session,
             lambda plan, view: put_session(plan, view, watermark_us, session, end_us),
-            whole=False,
+            is_whole=False,
             force=force,
         )
 
@@ -232,37 +236,37 @@ class EditPlan(RootPlan):
         cls,
         editable: _Editable,
         kind: EditKind,
-        asked: SideSpan,
+        span: SideSpan,
         edit: _SideEdit,
         *,
-        whole: bool | None = None,
+        is_whole: bool | None = None,
         force: bool,
     ) -> Self:
-        """The plan of an edit of a side of a join. ``whole``: whether it is of all of a side without windows; None
+        """The plan of an edit of a side of a join. ``is_whole``: whether it is of all of a side without windows; None
         for what is of no window.
         """
         plan = editable.sided
-        planned = cls(
+        edit_plan = cls(
             editable,
             kind,
-            WindowBounds(asked.start, asked.end),
-            _plain(asked.keys),
+            WindowBounds(span.start, span.end),
+            _plain(span.keys),
             force=force,
-            side=asked.side,
-            timed=plan.stores[asked.side].position == MESSAGE_TIME,
+            side=span.side,
+            timed=plan.stores[span.side].position == MESSAGE_TIME,
         )
         with ExitStack() as stack, of_manifest(editable.name):
-            views, states = editable.opened(stack, asked.keys), list[StateView]()
+            views, states = editable.opened(stack, span.keys), list[StateView]()
             for number, view in views.items():
-                edited, state = edit(plan, view), OverlayView(view, plan.tables)
-                state.apply(edited.changes)
+                result, state = edit(plan, view), OverlayView(view, plan.tables)
+                state.apply(result.changes)
                 states.append(state)
-                planned = planned._with(number, edited)
-            if whole is not None:
-                before = editable.side_row(views.values(), asked, whole=whole)
-                after = editable.side_row(states, asked, whole=whole)
-                planned = replace(planned, before=before, after=after, windows=int(before is not None))
-        return planned._or_nothing("no row of this side lies there: there is nothing to retire")
+                edit_plan = edit_plan._with(number, result)
+            if is_whole is not None:
+                before = editable.side_row(views.values(), span, is_whole=is_whole)
+                after = editable.side_row(states, span, is_whole=is_whole)
+                edit_plan = replace(edit_plan, before=before, after=after, windows=int(before is not None))
+        return edit_plan._or_nothing("no row of this side lies there: there is nothing to retire")
 
     @classmethod
     def of_put(
@@ -316,7 +320,7 @@ class EditPlan(RootPlan):
                 "delete",
                 span,
                 lambda plan, view: delete_side_window(plan, view, watermark_us, first, span),
-                whole=window[0] is None,
+                is_whole=window[0] is None,
                 force=force,
             )
         window_id, mark = window_id_of(editable.plan, *window, key), editable.state.watermark_us
@@ -348,39 +352,39 @@ class EditPlan(RootPlan):
             return cls._of_side(
                 editable, "retire", rows, lambda plan, view: retire_rows(plan, view, watermark_us, rows), force=force
             )
-        asked, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
-        start, end = expect(asked.start, "a start is given"), expect(asked.end, "an end is given")
-        timed = pa.types.is_timestamp(editable.plan.bound_type)
-        planned = cls(editable, "retire", WindowBounds(start, end), _plain(asked.keys), force=force, timed=timed)
-        for number, view in editable.views(asked.keys):
+        request, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
+        start, end = expect(request.start, "a start is given"), expect(request.end, "an end is given")
+        is_time = pa.types.is_timestamp(editable.plan.bound_type)
+        plan = cls(editable, "retire", WindowBounds(start, end), _plain(request.keys), force=force, timed=is_time)
+        for number, view in editable.views(request.keys):
             with of_manifest(editable.name):
-                edited = retire_windows(editable.plan, view, mark, start, end, asked.keys)
-            planned = planned._with(number, edited)
-        return planned._or_nothing("no window and no message lies there: there is nothing to retire")
+                result = retire_windows(editable.plan, view, mark, start, end, request.keys)
+            plan = plan._with(number, result)
+        return plan._or_nothing("no window and no message lies there: there is nothing to retire")
 
     @classmethod
     def _of_one(cls, editable: _Editable, kind: EditKind, window_id: WindowId, edit: _Edit, force: bool) -> Self:
         """The plan of an edit of one window."""
-        planned = cls(
+        plan = cls(
             editable, kind, WindowBounds(window_id.start, window_id.start), _plain(window_id.keys), force=force
         )
         for number, view in editable.views(window_id.keys):
             with of_manifest(editable.name):
-                edited, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
+                result, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
                 before = editable.row(view, window_id)
-                state.apply(edited.changes)
+                state.apply(result.changes)
                 after = editable.row(state, window_id)
-            planned = replace(planned._with(number, edited), before=before, after=after)
-        return planned._or_nothing("there is no such window: there is nothing to delete")
+            plan = replace(plan._with(number, result), before=before, after=after)
+        return plan._or_nothing("there is no such window: there is nothing to delete")
 
-    def _with(self, number: int, edited: Edited) -> Self:
+    def _with(self, number: int, result: Edited) -> Self:
         """With the changes of one more state partition."""
-        changes = {**self.changes, number: edited.changes} if edited.changes else self.changes
-        windows, messages = self.windows + edited.windows, self.messages + edited.messages
+        changes = {**self.changes, number: result.changes} if result.changes else self.changes
+        windows, messages = self.windows + result.windows, self.messages + result.messages
         return replace(self, changes=changes, windows=windows, messages=messages)
 
-    def _or_nothing(self, why: str) -> Self:
-        return self if self.windows or self.messages else replace(self, nothing=why)
+    def _or_nothing(self, reason: str) -> Self:
+        return self if self.windows or self.messages else replace(self, nothing=reason)
 
     @property
     def id(self) -> int:
@@ -398,13 +402,13 @@ class EditPlan(RootPlan):
         was = editable.head.manifest
         check_idle(checkpoint, self.force)
         checkpoint.check_unmoved(was.id)
-        answered = {number: self._written(number, changes) for number, changes in self.changes.items()}
+        answers = {number: self._written(number, changes) for number, changes in self.changes.items()}
         manifest = successor(
             editable.head,
             "edit",
             checkpoint.writer,
             now_us(),
-            operators={**was.operators, editable.name: editable.state.stepped(answered, {})},
+            operators={**was.operators, editable.name: editable.state.stepped(answers, {})},
             needs=grown_needs(was.needs, ("edited-windows/1",)),
             delivered=delivered(checkpoint, was),
         )
@@ -439,13 +443,13 @@ class EditPlan(RootPlan):
             "done": self.done,
         }
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        done, unit = self.done, BoundUnit(self.timed)
-        of = " and ".join(f"{name}={value}" for name, value in self.keys.items())
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
+        is_done, unit = self.done, BoundUnit(self.timed)
+        key_text = " and ".join(f"{name}={value}" for name, value in self.keys.items())
         row = self.after or self.before
         bounds = f"{row[START]} to {row[END]}" if row is not None else unit.texts([self.bounds])
-        what = {"put": "put", "delete": "deleted", "retire": "retired"} if done else {}
-        yield what.get(self.kind, f"to {self.kind}"), bounds + (f" of {of}" if of else "")
+        verbs = {"put": "put", "delete": "deleted", "retire": "retired"} if is_done else {}
+        yield verbs.get(self.kind, f"to {self.kind}"), bounds + (f" of {key_text}" if key_text else "")
         yield "operator", self.editable.name
         if self.side is not None:
             yield "side", self.side
@@ -455,7 +459,7 @@ class EditPlan(RootPlan):
             yield "after", self._content_text(self.after)
         if self.kind != "put":
             windows = f"{pluralize(self.windows, 'window')}, " if self.windows or self.side is None else ""
-            yield "removed" if done else "to remove", windows + pluralize(self.messages, "message")
+            yield "removed" if is_done else "to remove", windows + pluralize(self.messages, "message")
         yield "as checkpoint", f"{self.id}, of the kind edit"
 
     def _content_text(self, row: dict[str, Any]) -> str:

@@ -102,7 +102,7 @@ class WithdrawalPlan(RootPlan):
         names = ("sink", "abandoned", "deliveries", "stays", "unknown", "without_id")
         return {**{name: facts[name] for name in names}, "done": self.done}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         planned = self.withdrawal
         yield "target", planned.sink
         yield "abandoned", ids_text(planned.abandoned)

@@ -84,9 +84,9 @@ def check_health(
         print_error(error)
         raise typer.Exit(EXIT_OPTION) from None
     job_health = health_of_root(root, limits, starting_ok=starting_ok)
-    for broken in job_health.checks:
-        if not broken.holds:
-            print_error(broken)
+    for check in job_health.checks:
+        if not check.holds:
+            print_error(check)
     try:
         print_json(job_health.plain()) if as_json else _print(job_health)
         sys.stdout.flush()

@@ -57,14 +57,14 @@ def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _of_root(ctx, incomplete, found)
 
 
-def _of_root(ctx: typer.Context, incomplete: str, found: Callable[[Checkpoint], Iterable[str]]) -> list[str]:
-    given = ctx.params.get("root") or next(iter(ctx.params.get("roots") or ()), None)
+def _of_root(ctx: typer.Context, incomplete: str, names_of: Callable[[Checkpoint], Iterable[str]]) -> list[str]:
+    root = ctx.params.get("root") or next(iter(ctx.params.get("roots") or ()), None)
     names: list[str] = []
-    if given:
+    if root:
         from tidestate.recovery.log.checkpoint import Checkpoint
 
         with suppress(Exception):
-            names = [name for name in found(Checkpoint.open(given)) if name.startswith(incomplete)]
+            names = [name for name in names_of(Checkpoint.open(root)) if name.startswith(incomplete)]
     return names
 
 

@@ -82,9 +82,9 @@ class Verbs(TyperGroup):
         """As Click does. A shell completes the value of an option that has none yet, and Click would stop reading
         there and find no root: it is left out.
         """
-        name, verb, rest = super().resolve_command(ctx, args)
-        unfinished = ctx.resilient_parsing and rest and rest[-1].startswith("--")
-        return name, verb, rest[:-1] if unfinished else rest
+        name, verb, arguments = super().resolve_command(ctx, args)
+        is_unfinished = ctx.resilient_parsing and arguments and arguments[-1].startswith("--")
+        return name, verb, arguments[:-1] if is_unfinished else arguments
 
     def _works(self, name: str) -> bool:
         try:

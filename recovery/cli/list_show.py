@@ -72,8 +72,8 @@ def list_checkpoints(
         ids = listing.ids
         first = ids[-last] if last < len(ids) else 0
         rows, unread = _rows(checkpoint, head.manifest, first) if head is not None else ([], [])
-    if lost := merged_ranges([*unread, *listing.missing_within(first, None)]):
-        print_error(f"these abandoned checkpoints cannot be read, which does no harm: {ids_text(lost)}")
+    if gaps := merged_ranges([*unread, *listing.missing_within(first, None)]):
+        print_error(f"these abandoned checkpoints cannot be read, which does no harm: {ids_text(gaps)}")
     if as_json:
         print_json(*({name: value for name, value in row.items() if name != "made"} for row in rows))
         return
@@ -102,14 +102,14 @@ def list_checkpoints(
 
 
 def _pin_text(pin: Pin) -> str:
-    why = f"for the fork {pin.fork}" if pin.fork else pin.note
-    return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
+    reason = f"for the fork {pin.fork}" if pin.fork else pin.note
+    return f"{pin.checkpoint} as {pin.name}" + (f" ({reason})" if reason else "")
 
 
 def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[SummaryRow], list[Ids]]:
     """Rows of the checkpoints from ``first`` on and of pinned ones; and damaged ones that a reset has abandoned."""
     pins, names = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
-    held = {pin.checkpoint for pin in pins if pin.name in names}
+    pinned_ids = {pin.checkpoint for pin in pins if pin.name in names}
     rows: list[SummaryRow] = []
     unread: list[Ids] = []
     later: Spent | None = None
@@ -125,7 +125,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
             unread.append((number, number))
             continue
         except NotFoundError:
-            if number in held:
+            if number in pinned_ids:
                 raise
             continue  # the pin was too late
         rows.append(
@@ -180,12 +180,12 @@ def show(
     driver = running(checkpoint) if checkpoint_id is None else None
     if as_json:
         newest = head if checkpoint_id is None else _newest(checkpoint)
-        more = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
+        extra = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
         print_json(
             {
                 **full(head.manifest),
                 **_marks(head.manifest, None if newest is None else newest.manifest, pins),
-                **more,
+                **extra,
             }
         )
         return
@@ -195,8 +195,8 @@ def show(
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
         parts += [Text(f"\noperator {name}", style="bold"), _configuration(operator), _partitions(operator)]
-        if shared := shared_files(operator):
-            parts.append(f"[dim]{shared:,} shared since a rescale, and counted in each of their partitions[/dim]")
+        if count := shared_files(operator):
+            parts.append(f"[dim]{count:,} shared since a rescale, and counted in each of their partitions[/dim]")
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     print_out(*parts)
@@ -238,10 +238,10 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     table.add_row(
         "state", f"{size_text(size.bytes)}, {pluralize(size.rows, 'row')} in {pluralize(size.files, 'file')}"
     )
-    if (spent := manifest.spent) is not None:
-        table.add_row("took", _phases(spent.made))
-        if spent.earlier:
-            table.add_row(f"the end of {spent.earlier} took", _phases(spent.finished))
+    if (times := manifest.spent) is not None:
+        table.add_row("took", _phases(times.made))
+        if times.earlier:
+            table.add_row(f"the end of {times.earlier} took", _phases(times.finished))
     table.add_row("delivered up to", f"checkpoint {up_to.panes}")
     if up_to.late_sink:
         table.add_row("late rows up to", f"checkpoint {up_to.late}")
@@ -257,7 +257,7 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
 
 
 def _phases(seconds: dict[str, float]) -> str:
-    return ", ".join(f"{phase} {span_text(one * 1e6)}" for phase, one in seconds.items()) or "-"
+    return ", ".join(f"{phase} {span_text(value * 1e6)}" for phase, value in seconds.items()) or "-"
 
 
 def _sources(manifest: Manifest) -> Table:
@@ -283,9 +283,9 @@ def _configuration(operator: OperatorState) -> Table:
     table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
     table.add_row("configured since", f"checkpoint {operator.since}")
-    if (lost := operator.rebuilding) is not None:
-        lacking = "" if lost.lacking is None else f"; {lost.lacking:,} windows or rows are incomplete"
-        table.add_row("rebuilding since", f"checkpoint {lost.since}{lacking}")
+    if (rebuild := operator.rebuilding) is not None:
+        suffix = "" if rebuild.lacking is None else f"; {rebuild.lacking:,} windows or rows are incomplete"
+        table.add_row("rebuilding since", f"checkpoint {rebuild.since}{suffix}")
     for word, value in settings_in_words(operator.configuration).items():
         table.add_row(word, value)
     return table
@@ -295,13 +295,13 @@ def _partitions(operator: OperatorState) -> Table:
     headings = ("partition", "files", "rows", "bytes", "last change", "lineage")
     table = data_table(headings, headings)
     for row in partitions(operator):
-        changed = str(row["sequence"]) if row["sequence"] else "-"
+        sequence = str(row["sequence"]) if row["sequence"] else "-"
         table.add_row(
             str(row["partition"]),
             str(row["files"]),
             f"{row['rows']:,}",
             size_text(row["bytes"]),
-            changed,
+            sequence,
             text(row["lineage"]),
         )
     return table

@@ -140,9 +140,9 @@ def named_as_options(message: str, options: Mapping[str, str]) -> str:
     return _ARGUMENT.sub(lambda match: options.get(match[1], match[0]), message)
 
 
-def keys_of(given: list[str] | None) -> dict[str, str]:
+def keys_of(options: list[str] | None) -> dict[str, str]:
     """Columns and their values. Raises `UsageError` for an option that is not COLUMN=VALUE."""
-    pairs = [option.partition("=") for option in given or ()]
+    pairs = [option.partition("=") for option in options or ()]
     if wrong := [name for name, sign, _ in pairs if not sign or not name]:
         raise UsageError("a key must be given as COLUMN=VALUE", code="read-value", found=wrong)
     return {name: value for name, _, value in pairs}

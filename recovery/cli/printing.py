@@ -66,10 +66,10 @@ def text(value: object) -> str:
 
 def print_json(*values: Any) -> None:
     """JSON, a line each; with escapes where standard output cannot write UTF-8."""
-    whole = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").startswith("utf8")
+    is_utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").startswith("utf8")
     for value in values:
         line = json_of(value)
-        print_out(Text(line if whole else _BEYOND_ASCII.sub(lambda part: json.dumps(part[0])[1:-1], line)))
+        print_out(Text(line if is_utf8 else _BEYOND_ASCII.sub(lambda part: json.dumps(part[0])[1:-1], line)))
 
 
 def json_of(value: Any) -> str:
@@ -81,9 +81,9 @@ def json_of(value: Any) -> str:
 
 def _encodable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _encodable(one) for name, one in value.items()}
+        return {str(name): _encodable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(one) for one in value]
+        return [_encodable(item) for item in value]
     if isinstance(value, Decimal) and isinstance(power := value.as_tuple().exponent, int) and power >= 0:
         return msgspec.Raw(b"%d" % int(value))  # of any length
     return value.hex() if isinstance(value, bytes) else value
@@ -307,14 +307,14 @@ def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
         rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     except pa.ArrowException as error:
         raise other_types(error, [table.column_names for table in tables]) from None
-    more = limit is not None and rows.num_rows > limit
+    is_cut = limit is not None and rows.num_rows > limit
     rows = rows.slice(0, limit)
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = {field.name for field in rows.schema if any(test(field.type) for test in numbers)}
     table = data_table(rows.column_names, right)
     for row in _rows(rows):
         table.add_row(*(Text(cell_text(value) or "-") for value in row.values()))
-    note = f"more than {limit:,} rows: use --limit to print more" if more else note
+    note = f"more than {limit:,} rows: use --limit to print more" if is_cut else note
     print_out(table, *([Text(note, style="dim")] if note else []))
 
 

@@ -33,35 +33,36 @@ class Bar:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int | None]] = {}
         self._tasks: dict[str, TaskID] = {}
-        self._drawn: Progress | None = None
+        self._progress: Progress | None = None
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Show that ``done`` of ``total`` are done; None for an unknown total."""
-        before, _ = self._counts.get(what, (0, None))
-        self._counts[what] = done, total
-        if self._drawn is None:
-            self._drawn = self._begun()
-        elif what not in self._tasks:
-            self._tasks[what] = self._drawn.add_task(what, completed=done, total=total)
-        elif done < before:  # a second pass
-            self._drawn.reset(self._tasks[what], completed=done, total=total)
+    def __call__(self, label: str, count: int, total: int | None) -> None:
+        """Show under ``label`` that ``count`` of ``total`` are done; None for an unknown total."""
+        before, _ = self._counts.get(label, (0, None))
+        self._counts[label] = count, total
+        if self._progress is None:
+            self._progress = self._begun()
+        elif label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label, completed=count, total=total)
+        elif count < before:  # a second pass
+            self._progress.reset(self._tasks[label], completed=count, total=total)
         else:
-            self._drawn.update(self._tasks[what], completed=done, total=total)
+            self._progress.update(self._tasks[label], completed=count, total=total)
 
     def clear(self) -> None:
         """Remove the bars before something is printed; the next count draws them again."""
-        if self._drawn is not None:
-            self._drawn.stop()
-            self._drawn = None
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
     def _begun(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        drawn = _on_errors(*columns, kind=_Patient)
+        progress = _on_errors(*columns, kind=_Patient)
         self._tasks = {
-            what: drawn.add_task(what, completed=done, total=total) for what, (done, total) in self._counts.items()
+            label: progress.add_task(label, completed=count, total=total)
+            for label, (count, total) in self._counts.items()
         }
-        drawn.start()
-        return drawn
+        progress.start()
+        return progress
 
 
 class _Patient(Progress):
@@ -78,11 +79,11 @@ class _Patient(Progress):
 @contextmanager
 def bar() -> Iterator[Bar]:
     """A bar within a ``with`` block. Print after the block, or after `Bar.clear`."""
-    drawn = Bar()
+    progress = Bar()
     try:
-        yield drawn
+        yield progress
     finally:
-        drawn.clear()
+        progress.clear()
 
 
 def throughput_bar() -> Progress:

@@ -46,38 +46,38 @@ def rehearse_restore(
     with throughput_bar() as progress:
         task = progress.add_task("", total=None, what="")
 
-        def report(done: Restored, whole: Restored) -> None:
-            what = f"{done.files:,} of {whole.files:,} files, {done.rows:,} rows"
-            progress.update(task, completed=done.bytes, total=whole.bytes, what=what)
+        def report(part: Restored, total: Restored) -> None:
+            text = f"{part.files:,} of {total.files:,} files, {part.rows:,} rows"
+            progress.update(task, completed=part.bytes, total=total.bytes, what=text)
 
-        found = run_restore_drill(
+        drill = run_restore_drill(
             checkpoint, manifest, store.value if store else None, parallel=parallel, on_progress=report
         )
     if as_json:
-        print_json(_plain(found))
+        print_json(_plain(drill))
     else:
-        _print(found)
+        _print(drill)
 
 
-def _plain(found: RestoreDrill) -> dict[str, object]:
-    def plain(restored: Restored) -> dict[str, object]:
-        return {**msgspec.to_builtins(restored), "rate": int(restored.rate)}
+def _plain(drill: RestoreDrill) -> dict[str, object]:
+    def plain(restore: Restored) -> dict[str, object]:
+        return {**msgspec.to_builtins(restore), "rate": int(restore.rate)}
 
     return {
-        "checkpoint": found.checkpoint,
-        "store": found.store,
-        "parallel": found.parallel,
-        "operators": {name: plain(restored) for name, restored in found.operators.items()},
-        "whole": plain(found.whole),
-        "predicted_s": found.predicted_s,
-        "budget_s": found.budget_s,
+        "checkpoint": drill.checkpoint,
+        "store": drill.store,
+        "parallel": drill.parallel,
+        "operators": {name: plain(restore) for name, restore in drill.operators.items()},
+        "whole": plain(drill.whole),
+        "predicted_s": drill.predicted_s,
+        "budget_s": drill.budget_s,
     }
 
 
-def _print(found: RestoreDrill) -> None:
+def _print(drill: RestoreDrill) -> None:
     headings = ("operator", "files", "bytes", "rows", "seconds", "per second")
     table = data_table(headings, headings[1:])
-    for name, part in [*found.operators.items(), ("total", found.whole)]:
+    for name, part in [*drill.operators.items(), ("total", drill.whole)]:
         size, rate = size_text(part.bytes), size_text(int(part.rate))
         table.add_row(Text(name), f"{part.files:,}", size, f"{part.rows:,}", f"{part.seconds:.2f}", rate)
-    print_out(table, Text(found.summary))
+    print_out(table, Text(drill.summary))

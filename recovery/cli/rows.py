@@ -107,7 +107,7 @@ def _print_output(
     operator: str | None,
     first: int | None,
     last: int | None,
-    wanted: Wanted,
+    selection: Wanted,
     form: Format,
     output: Path | None,
     limit: int | None,
@@ -120,7 +120,7 @@ def _print_output(
         def outputs() -> Iterable[OutputOf]:
             return checkpoint.outputs(first or 0, last)
 
-        rows = output_rows(checkpoint, outputs(), kind, name, wanted)
+        rows = output_rows(checkpoint, outputs(), kind, name, selection)
         _print(rows, form, output, limit, as_json, progress, lambda: output_schema(checkpoint, outputs(), kind, name))
 
 

@@ -38,20 +38,20 @@ def verify_root(
     broken; 12 files are missing or truncated; 13 bytes are wrong; 14 Spark's checkpoint does not match.
     """
     with bar() as progress:
-        found = verify(Checkpoint.open(root, progress), read_percent=read_data, spark=spark)
+        report = verify(Checkpoint.open(root, progress), read_percent=read_data, spark=spark)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(report))
     else:
-        table = [findings_table(found.findings)] if found.findings else []
-        print_out(*table, Text(found.summary))
-    if found.worst is not None:
-        raise typer.Exit(EXIT_CODES[found.worst.kind])
+        table = [findings_table(report.findings)] if report.findings else []
+        print_out(*table, Text(report.summary))
+    if report.worst is not None:
+        raise typer.Exit(EXIT_CODES[report.worst.kind])
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     """A row for each finding."""
     table = data_table(("kind", "checkpoint", "path", "problem"), ("checkpoint",))
     for finding in findings:
-        why = f"{finding.why} (abandoned)" if finding.abandoned else finding.why
-        table.add_row(finding.kind, str(finding.checkpoint), Text(finding.path), Text(why))
+        reason = f"{finding.why} (abandoned)" if finding.abandoned else finding.why
+        table.add_row(finding.kind, str(finding.checkpoint), Text(finding.path), Text(reason))
     return table

@@ -48,16 +48,16 @@ def watch(
     The job may run on another host. If standard output is not a terminal, this is printed once.
     """
     every_s, end = span_us(every) / 1e6, None if for_ is None else time.monotonic() + span_us(for_) / 1e6
-    watched = Watched(Checkpoint.open(root), last)
+    view = Watched(Checkpoint.open(root), last)
     console = Console()
     if not console.is_terminal:
-        print_out(*watched.lines())
+        print_out(*view.lines())
         return
     try:
-        with Live(Group(*watched.lines()), console=console, auto_refresh=False) as live:
+        with Live(Group(*view.lines()), console=console, auto_refresh=False) as live:
             while end is None or time.monotonic() < end:
                 time.sleep(every_s if end is None else min(every_s, max(0.0, end - time.monotonic())))
-                live.update(Group(*watched.lines()), refresh=True)
+                live.update(Group(*view.lines()), refresh=True)
     except KeyboardInterrupt:
         return
 
@@ -67,7 +67,7 @@ class Watched:
 
     def __init__(self, checkpoint: Checkpoint, last: int) -> None:
         self._checkpoint, self._last = checkpoint, last
-        self._known: dict[int, Manifest] = {}
+        self._manifests: dict[int, Manifest] = {}
 
     def lines(self) -> list[RenderableType]:
         """What is on the screen now."""
@@ -79,21 +79,21 @@ class Watched:
     def _newest(self) -> list[Manifest]:
         """The newest checkpoints that count, oldest first; without those that are being collected."""
         ids = self._checkpoint.ids()[-self._last :]
-        self._known = {number: one for number, one in self._known.items() if number in ids}
+        self._manifests = {number: manifest for number, manifest in self._manifests.items() if number in ids}
         for number in ids:
-            if number not in self._known:
+            if number not in self._manifests:
                 try:
-                    self._known[number] = self._checkpoint.load(number).manifest
+                    self._manifests[number] = self._checkpoint.load(number).manifest
                 except NotFoundError:
                     continue
-        return [self._known[number] for number in ids if number in self._known]
+        return [self._manifests[number] for number in ids if number in self._manifests]
 
     def _facts(self, head: Manifest) -> RenderableType:
         row, now, driver = brief(head), now_us(), running(self._checkpoint)
         table = key_value_table()
         table.add_row("root", Text(self._checkpoint.objects.root))
-        who = "no driver" if driver is None else f"{driver.who()}, started {age_text(driver.since_us, now)}"
-        table.add_row("running", Text(who))
+        driver_text = "no driver" if driver is None else f"{driver.who()}, started {age_text(driver.since_us, now)}"
+        table.add_row("running", Text(driver_text))
         if driver is not None and driver.waiting_us is not None:
             table.add_row("", f"waiting for a sink since {time_text(driver.waiting_us)} UTC")
         kind = "drained" if head.drained else f"made {age_text(head.created_us, now)}"
@@ -125,7 +125,7 @@ def _checkpoints(manifests: list[Manifest]) -> RenderableType:
     table = data_table(headings, set(headings) - {"kind"})
     after = [*manifests[1:], None]
     for manifest, later in zip(manifests, after, strict=True):
-        row, spent = brief(manifest), seconds_of(manifest, later.spent if later is not None else None)
+        row, seconds = brief(manifest), seconds_of(manifest, later.spent if later is not None else None)
         table.add_row(
             str(manifest.id),
             row["kind"],
@@ -133,7 +133,7 @@ def _checkpoints(manifests: list[Manifest]) -> RenderableType:
             f"{row['panes']:,}",
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
-            "-" if spent is None else short_seconds(sum(spent.values())),
+            "-" if seconds is None else short_seconds(sum(seconds.values())),
             short_age(manifest.created_us, now_us()),
         )
     return table

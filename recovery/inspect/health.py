@@ -24,13 +24,13 @@ def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
     `NotFoundError` before the first.
     """
     head = checkpoint.chosen(None).manifest
-    lease, reached = running(checkpoint), delivered(checkpoint, head)
-    acknowledged = min(reached.panes, reached.late) if reached.late_sink else reached.panes
+    lease, deliveries = running(checkpoint), delivered(checkpoint, head)
+    last_id = min(deliveries.panes, deliveries.late) if deliveries.late_sink else deliveries.panes
     facts = RootFacts(
         head,
         None if lease is None else RunningDriver(lease.who(), lease.since_us, lease.waiting_us),
-        acknowledged,
-        None if limits.undelivered is None else _undelivered(checkpoint, acknowledged, reached, limits.undelivered),
+        last_id,
+        None if limits.undelivered is None else _undelivered(checkpoint, last_id, deliveries, limits.undelivered),
         _rejected(checkpoint, limits.within_us) if limits.counts_rejected else None,
         now_us(),
     )
@@ -47,14 +47,14 @@ def health_of_root(root: str | PathLike[str], limits: HealthLimits, *, starting_
         return Health(str(root), None)
 
 
-def _undelivered(checkpoint: Checkpoint, acknowledged: int, reached: Delivered, limit: int) -> int:
+def _undelivered(checkpoint: Checkpoint, last_id: int, deliveries: Delivered, limit: int) -> int:
     """How many checkpoints, collected ones too, have output that a sink has yet to acknowledge; of more than
     ``limit`` one more.
     """
     count = 0
-    for output in checkpoint.outputs(acknowledged + 1):
-        late = reached.late_sink and output.id > reached.late and output.late
-        count += bool(late or (output.id > reached.panes and output.panes))
+    for output in checkpoint.outputs(last_id + 1):
+        late = deliveries.late_sink and output.id > deliveries.late and output.late
+        count += bool(late or (output.id > deliveries.panes and output.panes))
         if count > limit:
             break
     return count

@@ -65,15 +65,15 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
     Raises `UsageError` (``health-option``, ``span``) for an option that there is not, or a value that is none.
     """
     texts = {name: text for name, text in options.items() if text is not None}
-    if unknown := sorted(texts.keys() - LIMIT_OPTIONS.keys()):
+    if unknown_names := sorted(texts.keys() - LIMIT_OPTIONS.keys()):
         raise UsageError(
-            f"unknown limit: choose from {', '.join(LIMIT_OPTIONS)}", code="health-option", found=unknown
+            f"unknown limit: choose from {', '.join(LIMIT_OPTIONS)}", code="health-option", found=unknown_names
         )
-    if valued := [name for name in ("running", "count-idle") if texts.get(name)]:
-        raise UsageError("this limit is a flag: give it without a value", code="health-option", found=valued)
+    if flags := [name for name in ("running", "count-idle") if texts.get(name)]:
+        raise UsageError("this limit is a flag: give it without a value", code="health-option", found=flags)
     spans = {field: _span(name, texts[name]) for name, field in LIMIT_OPTIONS.items() if field and name in texts}
     count, share = _count_or_share(texts["max-rejected"]) if "max-rejected" in texts else (None, None)
-    undelivered = _count("max-undelivered", texts["max-undelivered"]) if "max-undelivered" in texts else None
+    backlog = _count("max-undelivered", texts["max-undelivered"]) if "max-undelivered" in texts else None
     return HealthLimits(
         running="running" in texts,
         lag_us=spans.get("lag_us"),
@@ -81,7 +81,7 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
         rejected=count,
         rejected_share=share,
         within_us=spans.get("within_us", 3_600_000_000),
-        undelivered=undelivered,
+        undelivered=backlog,
         waiting_us=spans.get("waiting_us"),
         count_idle="count-idle" in texts,
     )
@@ -162,8 +162,8 @@ class HealthCheck(msgspec.Struct, frozen=True):
     holds: bool
 
     def __str__(self) -> str:
-        expected = "" if self.limit is None else f", expected {self.limit}"
-        return f"{self.name}: {self.found}{expected}"
+        suffix = "" if self.limit is None else f", expected {self.limit}"
+        return f"{self.name}: {self.found}{suffix}"
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -204,14 +204,14 @@ def checks_of(facts: RootFacts, limits: HealthLimits) -> tuple[HealthCheck, ...]
 
 def _running(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
     """A drained job needs no driver."""
-    limit, running = "a driver" if limits.running else None, facts.running
-    if running is None:
-        drained = facts.head.drained
+    limit, driver = "a driver" if limits.running else None, facts.running
+    if driver is None:
+        is_drained = facts.head.drained
         return HealthCheck(
-            "running", "drained" if drained else "no driver", None, limit, drained or not limits.running
+            "running", "drained" if is_drained else "no driver", None, limit, is_drained or not limits.running
         )
-    started = age_text(running.since_us, facts.now_us)
-    return HealthCheck("running", f"{running.driver}, started {started}", running.driver, limit, True)
+    age = age_text(driver.since_us, facts.now_us)
+    return HealthCheck("running", f"{driver.driver}, started {age}", driver.driver, limit, True)
 
 
 def _age(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
@@ -225,30 +225,30 @@ def _age(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
 def _lags(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
     """The lag of each source of the operators that read the input."""
     head = facts.head
-    readers = {name: one for name, one in head.operators.items() if not set(one.inputs) & set(head.operators)}
+    readers = {name: state for name, state in head.operators.items() if not set(state.inputs) & set(head.operators)}
     for operator, state in readers.items():
         for source, progress in sorted((state.progress or {}).get("sources", {}).items()):
             name = f"lag of {source}" if len(readers) == 1 else f"lag of {operator}, {source}"
             time_us = time_of_source(progress, offsets=goes_by_offset(state))
             idle = progress["standing"] == _IDLE and not limits.count_idle
             if head.drained or idle or time_us is None:
-                standing = "drained" if head.drained else _IDLE if idle else "no watermark in time"
-                yield HealthCheck(name, standing, None, _at_most(limits.lag_us), True)
+                reason = "drained" if head.drained else _IDLE if idle else "no watermark in time"
+                yield HealthCheck(name, reason, None, _at_most(limits.lag_us), True)
             else:
                 yield _span_check(name, max(0, facts.now_us - time_us), limits.lag_us)
 
 
 def _rejected(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
-    rejected = facts.rejected
-    if rejected is None:
+    counts = facts.rejected
+    if counts is None:
         return
     # Rows that were put back and rejected again are in a ledger without being events of the span.
-    share = rejected.rows / max(rejected.events, rejected.rows, 1)
-    count = f"{pluralize(rejected.rows, 'row')} of {rejected.events:,} ({100 * share:.3g} %)"
-    rows = f"{count} since {time_text(rejected.since_us)} UTC"
+    share = counts.rows / max(counts.events, counts.rows, 1)
+    count = f"{pluralize(counts.rows, 'row')} of {counts.events:,} ({100 * share:.3g} %)"
+    rows = f"{count} since {time_text(counts.since_us)} UTC"
     if limits.rejected is not None:
-        holds = rejected.rows <= limits.rejected
-        yield HealthCheck("rejected", rows, rejected.rows, f"at most {limits.rejected:,}", holds)
+        holds = counts.rows <= limits.rejected
+        yield HealthCheck("rejected", rows, counts.rows, f"at most {limits.rejected:,}", holds)
     if limits.rejected_share is not None:
         limit, holds = f"at most {100 * limits.rejected_share:g} % of rows", share <= limits.rejected_share
         yield HealthCheck("rejected", rows, share, limit, holds)
@@ -256,14 +256,12 @@ def _rejected(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
 
 def _undelivered(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
     number = facts.acknowledged
-    reached = f"sinks have all up to checkpoint {number:,}" if number else "no sink has acknowledged anything"
+    text = f"sinks have all up to checkpoint {number:,}" if number else "no sink has acknowledged anything"
     if limits.undelivered is None or facts.undelivered is None:
-        return HealthCheck("undelivered", reached, None, None, True)
+        return HealthCheck("undelivered", text, None, None, True)
     holds = facts.undelivered <= limits.undelivered
     count = pluralize(facts.undelivered, "checkpoint") if holds else f"more than {limits.undelivered:,}"
-    return HealthCheck(
-        "undelivered", f"{count}: {reached}", facts.undelivered, f"at most {limits.undelivered:,}", holds
-    )
+    return HealthCheck("undelivered", f"{count}: {text}", facts.undelivered, f"at most {limits.undelivered:,}", holds)
 
 
 def _waiting(facts: RootFacts, limits: HealthLimits) -> HealthCheck:

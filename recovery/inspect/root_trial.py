@@ -82,8 +82,8 @@ class RootTrial:
     @property
     def summary(self) -> str:
         """The verdict, in a sentence."""
-        failed = [check.name for check in self.checks if check.holds is False]
-        return "fit for a root" if self.fit else f"not fit for a root: {', '.join(failed)}"
+        failures = [check.name for check in self.checks if check.holds is False]
+        return "fit for a root" if self.fit else f"not fit for a root: {', '.join(failures)}"
 
     def plain(self) -> dict[str, object]:
         """The trial, with its verdict, as plain values for JSON."""
@@ -168,8 +168,8 @@ def _storage(objects: Objects) -> str:
 def _trial_folder(objects: Objects) -> Iterator[str]:
     """A folder of the trial's own, which is gone afterwards, with the folders above it that it has made."""
     way = [Path(objects.root), *Path(objects.root).parents] if is_local(objects.root) else []
-    made = [Path(objects.root, "probe"), *way]
-    made = [folder for folder in made if way and not folder.exists()]
+    folders = [Path(objects.root, "probe"), *way]
+    folders = [folder for folder in folders if way and not folder.exists()]
     folder = f"probe/doctor-{uuid.uuid4().hex}"
     try:
         yield folder
@@ -178,7 +178,7 @@ def _trial_folder(objects: Objects) -> Iterator[str]:
             objects.clear(folder)
             if not is_local(objects.root) and not objects.names("probe", hidden=True):
                 objects.clear("probe")  # a folder, where storage has some
-        for path in made:
+        for path in folders:
             with suppress(OSError):
                 path.rmdir()
 
@@ -189,46 +189,48 @@ def _created(objects: Objects, folder: str) -> TrialCheck:
     try:
         objects.create(path, b"second")
     except ConflictError:
-        kept = objects.read(path) == b"first"
-        found = (
-            "a second writer of a name is refused" if kept else "the second writer was refused, but its bytes stay"
+        is_first = objects.read(path) == b"first"
+        finding = (
+            "a second writer of a name is refused"
+            if is_first
+            else "the second writer was refused, but its bytes stay"
         )
-        return TrialCheck("create", kept, found)
+        return TrialCheck("create", is_first, finding)
     return TrialCheck("create", holds=False, found="a second writer of a name succeeds")
 
 
 def _raced(objects: Objects, folder: str) -> TrialCheck:
-    place = f"{folder}/race"
-    outcomes = _here(objects, place) if objects.atomic_create == "lock" else _in_processes(objects, place)
+    race_folder = f"{folder}/race"
+    outcomes = _here(objects, race_folder) if objects.atomic_create == "lock" else _in_processes(objects, race_folder)
     winners: dict[str, list[bytes]] = {str(number): [] for number in range(RACED_NAMES)}
     errors = []
     for (racer, thread), names in outcomes.items():
         for name, error in names.items():
             errors += [error] if error else []
             winners[name] += [] if error else [racer_content(racer, thread)]
-    raced = f"{RACED_NAMES} names, {len(outcomes)} writers each"
-    if doubled := sum(len(contents) > 1 for contents in winners.values()):
-        return TrialCheck("race", holds=False, found=f"{raced}: {doubled} names were won by several")
-    won = {name: contents for name, contents in winners.items() if contents}
-    wrong = [name for name, contents in won.items() if objects.read(f"{place}/{name}") not in contents]
+    race = f"{RACED_NAMES} names, {len(outcomes)} writers each"
+    if double_wins := sum(len(contents) > 1 for contents in winners.values()):
+        return TrialCheck("race", holds=False, found=f"{race}: {double_wins} names were won by several")
+    wins = {name: contents for name, contents in winners.items() if contents}
+    wrong = [name for name, contents in wins.items() if objects.read(f"{race_folder}/{name}") not in contents]
     if wrong:
-        return TrialCheck("race", holds=False, found=f"{raced}: {len(wrong)} names have the bytes of others")
+        return TrialCheck("race", holds=False, found=f"{race}: {len(wrong)} names have the bytes of others")
     if errors:
-        return TrialCheck("race", holds=False, found=f"{raced}: {len(errors)} failed, such as: {errors[0]}")
-    if len(won) < len(winners):
-        return TrialCheck("race", holds=False, found=f"{raced}: some were won by nobody")
-    return TrialCheck("race", holds=True, found=f"{raced}: each was won once, and has the winner's bytes")
+        return TrialCheck("race", holds=False, found=f"{race}: {len(errors)} failed, such as: {errors[0]}")
+    if len(wins) < len(winners):
+        return TrialCheck("race", holds=False, found=f"{race}: some were won by nobody")
+    return TrialCheck("race", holds=True, found=f"{race}: each was won once, and has the winner's bytes")
 
 
 _Outcomes = dict[tuple[str, int], dict[str, str]]
 """By racer and thread, the names that it has won, or failed to create."""
 
 
-def _here(objects: Objects, place: str) -> _Outcomes:
-    return {("here", thread): names for thread, names in enumerate(race_for(objects, place, "here", RACED_NAMES))}
+def _here(objects: Objects, folder: str) -> _Outcomes:
+    return {("here", thread): names for thread, names in enumerate(race_for(objects, folder, "here", RACED_NAMES))}
 
 
-def _in_processes(objects: Objects, place: str) -> _Outcomes:
+def _in_processes(objects: Objects, folder: str) -> _Outcomes:
     racers: dict[str, subprocess.Popen[str]] = {}
     try:
         for number in range(RACING_PROCESSES):
@@ -243,8 +245,8 @@ def _in_processes(objects: Objects, place: str) -> _Outcomes:
         for process in racers.values():
             _tell(process, sent_root(carried(objects.root)))
         ready = [process.stdout is not None and process.stdout.readline() for process in racers.values()]
-        told = f"{place}\n" if all(ready) else "\n"
-        outputs = {me: process.communicate(told) for me, process in racers.items()}
+        message = f"{folder}\n" if all(ready) else "\n"
+        outputs = {me: process.communicate(message) for me, process in racers.items()}
     finally:
         for process in racers.values():
             if process.poll() is None:
@@ -267,21 +269,21 @@ def _tell(process: subprocess.Popen[str], line: str) -> None:
 def _printed(output: str, errors: str, code: int) -> list[dict[str, str]]:
     """What a racer has printed. One that has died is told as a thread that has failed."""
     try:
-        printed: list[dict[str, str]] = json.loads(output)
+        outcomes: list[dict[str, str]] = json.loads(output)
     except json.JSONDecodeError:
         last = (errors.strip().splitlines() or ["it printed nothing"])[-1]
         return [{"0": f"a process of the race has died (exit code {code}): {last}"}]
-    return printed
+    return outcomes
 
 
 def _listed(objects: Objects, folder: str) -> TrialCheck:
-    place, names = f"{folder}/list", [f"{number}" for number in range(3)]
+    list_folder, names = f"{folder}/list", [f"{number}" for number in range(3)]
     for name in names:
-        objects.put(f"{place}/{name}", b"listed")
-    if (listed := objects.names(place)) != names:
-        return TrialCheck("list", holds=False, found=f"of {len(names)} new names {len(listed)} are listed")
-    objects.delete(f"{place}/{names[0]}")
-    if objects.names(place) != names[1:] or objects.exists(f"{place}/{names[0]}"):
+        objects.put(f"{list_folder}/{name}", b"listed")
+    if (listing := objects.names(list_folder)) != names:
+        return TrialCheck("list", holds=False, found=f"of {len(names)} new names {len(listing)} are listed")
+    objects.delete(f"{list_folder}/{names[0]}")
+    if objects.names(list_folder) != names[1:] or objects.exists(f"{list_folder}/{names[0]}"):
         return TrialCheck("list", holds=False, found="a deleted object is still there")
     return TrialCheck("list", holds=True, found="new names are listed at once, deleted ones are gone")
 
@@ -300,43 +302,43 @@ def _ranged(objects: Objects, folder: str) -> TrialCheck:
 def _small(objects: Objects, folder: str) -> TrialCheck:
     data = os.urandom(SMALL_BYTES)
     paths = [f"{folder}/small-{number}" for number in range(REPEATS)]
-    written = median(_seconds(partial(objects.create, path, data)) for path in paths)
+    create_s = median(_seconds(partial(objects.create, path, data)) for path in paths)
     read = median(_seconds(partial(objects.read, path)) for path in paths)
-    found = f"{size_text(SMALL_BYTES)} created in {written * 1000:.3g} ms, read in {read * 1000:.2g} ms"
-    return TrialCheck("latency", None, found)
+    finding = f"{size_text(SMALL_BYTES)} created in {create_s * 1000:.3g} ms, read in {read * 1000:.2g} ms"
+    return TrialCheck("latency", None, finding)
 
 
 def _large(objects: Objects, folder: str) -> TrialCheck:
     path, data = f"{folder}/large", os.urandom(LARGE_BYTES)
-    written = _seconds(lambda: objects.put(path, data))
+    put_s = _seconds(lambda: objects.put(path, data))
     copies: list[bytes] = []
     read = _seconds(lambda: copies.append(objects.read(path)))
     if copies != [data]:
         return TrialCheck("throughput", holds=False, found=f"{size_text(LARGE_BYTES)} were read with other bytes")
-    rates = [size_text(int(LARGE_BYTES / max(seconds, 1e-6))) for seconds in (written, read)]
-    found = f"{size_text(LARGE_BYTES)} written at {rates[0]}/s, read at {rates[1]}/s"
-    return TrialCheck("throughput", None, found)
+    rates = [size_text(int(LARGE_BYTES / max(seconds, 1e-6))) for seconds in (put_s, read)]
+    finding = f"{size_text(LARGE_BYTES)} written at {rates[0]}/s, read at {rates[1]}/s"
+    return TrialCheck("throughput", None, finding)
 
 
 def _kept(objects: Objects, folder: str) -> TrialCheck:
     """What no try shows: whether the storage outlives this host, and whether others reach it."""
     if objects.atomic_create == "lock":
-        found, advice = "in the memory of this process", "for tests alone: use a folder or a bucket"
+        finding, advice = "in the memory of this process", "for tests alone: use a folder or a bucket"
     elif not is_local(objects.root):
         return TrialCheck("hosts", None, "every host with these credentials reaches it")
     elif (mount := mount_of(objects.root)) is not None and mount.kind == "tmpfs":
-        found, advice = "in the memory of this host", "a restart loses it: use a disk or a bucket"
+        finding, advice = "in the memory of this host", "a restart loses it: use a disk or a bucket"
     elif mount is not None and mount.kind in NETWORK:
-        found, advice = f"on {mount.source}", "mount it at the same path on every host of a cluster"
+        finding, advice = f"on {mount.source}", "mount it at the same path on every host of a cluster"
     else:
-        found, advice = "a folder of this host", "for a cluster use one that all hosts mount, or a bucket"
-    return TrialCheck("hosts", None, found, advice)
+        finding, advice = "a folder of this host", "for a cluster use one that all hosts mount, or a bucket"
+    return TrialCheck("hosts", None, finding, advice)
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    begun = time.monotonic()
+    start = time.monotonic()
     act()
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
 def _clock(objects: Objects, folder: str) -> TrialCheck:
@@ -352,9 +354,9 @@ def _clock(objects: Objects, folder: str) -> TrialCheck:
     if not ahead_us:
         return TrialCheck("clock", None, "that of storage agrees with this host's")
     side = "ahead of" if ahead_us > 0 else "behind"
-    found = f"that of storage is {abs(ahead_us) / 1e6:.1f} s {side} this host's"
+    finding = f"that of storage is {abs(ahead_us) / 1e6:.1f} s {side} this host's"
     advice = "set the clocks of both by NTP" if abs(ahead_us) > CLOCK_LIMIT_US else ""
-    return TrialCheck("clock", None, found, advice)
+    return TrialCheck("clock", None, finding, advice)
 
 
 _STEPS: dict[str, Callable[[Objects, str], TrialCheck]] = {

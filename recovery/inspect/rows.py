@@ -119,15 +119,15 @@ def table_of(operator: OperatorState, name: str | None) -> TableSpec:
 
 
 def state_rows(
-    checkpoint: Checkpoint, operator: OperatorState, spec: TableSpec, wanted: Wanted
+    checkpoint: Checkpoint, operator: OperatorState, spec: TableSpec, selection: Wanted
 ) -> Iterator[pa.Table]:
     """Rows of a state table by partition, in key order within each."""
     yield spec.schema.empty_table()
-    for done, base in enumerate(operator.states):
-        checkpoint.on_progress("partitions", done, len(operator.partitions))
+    for number, base in enumerate(operator.states):
+        checkpoint.on_progress("partitions", number, len(operator.partitions))
         with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
             for rows in store[spec.name].scan():
-                yield wanted.of(rows)
+                yield selection.of(rows)
 
 
 def output_files(outputs: Iterable[Output], kind: str, operator: str) -> Iterator[OutputFile]:
@@ -139,14 +139,14 @@ def output_files(outputs: Iterable[Output], kind: str, operator: str) -> Iterato
 
 
 def output_rows(
-    checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
+    checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, selection: Wanted
 ) -> Iterator[pa.Table]:
     """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, with the checkpoint id as first column."""
 
     def rows_of(file: OutputFile) -> pa.Table:
         rows = read_file_rows(checkpoint.objects, file.ref)
         ids = pa.array([file.checkpoint], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
-        return wanted.of(rows.add_column(0, AT, ids))
+        return selection.of(rows.add_column(0, AT, ids))
 
     for _, read in prefetch(rows_of, output_files(outputs, kind, operator), FILES_AT_ONCE):
         yield read()
@@ -157,8 +157,8 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
 
     Raises `UsageError` if a column has had incompatible types.
     """
-    found = file_schemas(checkpoint.objects, output_files(outputs, kind, operator))
-    return pa.schema([pa.field(AT, pa.int64()), *unified(found)]) if found else pa.schema([])
+    schemas = file_schemas(checkpoint.objects, output_files(outputs, kind, operator))
+    return pa.schema([pa.field(AT, pa.int64()), *unified(schemas)]) if schemas else pa.schema([])
 
 
 def file_schemas(objects: Objects, files: Iterable[OutputFile], names: NamesOfFile = lambda _: {}) -> list[pa.Schema]:
@@ -170,10 +170,10 @@ def file_schemas(objects: Objects, files: Iterable[OutputFile], names: NamesOfFi
     def columns_of(file: OutputFile) -> pa.Schema:
         schema = read_schema(objects, file.ref)
         left = columns_now(schema.names, names(file.checkpoint))
-        return pa.schema([schema.field(then).with_name(now) for then, now in left.items()], schema.metadata)
+        return pa.schema([schema.field(old).with_name(now) for old, now in left.items()], schema.metadata)
 
-    found = [read() for _, read in prefetch(columns_of, of_runs.values())]
-    return list(dict.fromkeys(reversed(found)))
+    schemas = [read() for _, read in prefetch(columns_of, of_runs.values())]
+    return list(dict.fromkeys(reversed(schemas)))
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -214,16 +214,16 @@ def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> p
 
 
 def state_difference(
-    checkpoint: Checkpoint, between: tuple[int, int], operator: str | None, table: str | None, wanted: Wanted
+    checkpoint: Checkpoint, between: tuple[int, int], operator: str | None, table: str | None, selection: Wanted
 ) -> pa.Table:
     """The `difference` of a state table between two checkpoints, in the columns of the newer one."""
-    found = {}
+    tables = {}
     for number in between:
         _, state = operator_of(checkpoint.read(number).manifest, operator)
         spec = table_of(state, table)
-        found[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, wanted))
-    newest, _ = found[max(between)]
-    before, after = (project_columns(spec, newest, rows) for spec, rows in (found[number] for number in between))
+        tables[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, selection))
+    newest, _ = tables[max(between)]
+    before, after = (project_columns(spec, newest, rows) for spec, rows in (tables[number] for number in between))
     return difference(before, after, newest.key_names)
 
 
@@ -240,28 +240,29 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
             after=after.column_names,
         )
     (old, new), count = shared_ranks([before.select(key), after.select(key)])
-    place = np.full(count, -1)
-    place[old] = np.arange(len(old))
-    partner = place[new]
-    there = np.isin(old, new)
+    # By the rank of its key a row of `after` finds the row of `before` with that key; -1 where there is none.
+    row_of_rank = np.full(count, -1)
+    row_of_rank[old] = np.arange(len(old))
+    partner = row_of_rank[new]
+    in_new = np.isin(old, new)
     was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
     differs = pa.array(differing(was, now))
     parts = [
-        ("removed", before.filter(pa.array(~there))),
+        ("removed", before.filter(pa.array(~in_new))),
         ("added", after.filter(pa.array(partner < 0))),
         ("was", was.filter(differs)),
         ("is", now.filter(differs)),
     ]
-    marked = [rows.add_column(0, "change", pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts]
-    return pa.concat_tables(marked).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
+    tables = [rows.add_column(0, "change", pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts]
+    return pa.concat_tables(tables).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
 
 
 def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows differ from the row at the same place in the other table, for columns of any type."""
-    both = pa.concat_tables([was, now])
-    numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
-    found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
-    return found
+    rows = pa.concat_tables([was, now])
+    numbers = group_ids([whole(column) for column in rows.columns], np.zeros(rows.num_rows, np.int64))
+    is_different: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
+    return is_different
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -302,9 +303,9 @@ def _time_column(rows: pa.Table) -> str:
     for name in ENDS:
         if name in rows.column_names:
             return name
-    for found in rows.schema:
-        if pa.types.is_timestamp(found.type):
-            return str(found.name)
+    for column in rows.schema:
+        if pa.types.is_timestamp(column.type):
+            return str(column.name)
     raise UsageError(
         "these rows have no time, so they cannot be filtered by time", code="read-column", columns=rows.column_names
     )

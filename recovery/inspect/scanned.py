@@ -48,7 +48,7 @@ def output_scan(checkpoint: Checkpoint, manifest: Manifest, kind: str, operator:
     """The panes or ledger rows of an operator, as they were at a checkpoint."""
     files = list(output_files(checkpoint.outputs(of=manifest), kind, operator))
     return scan_of_files(
-        checkpoint, output_columns(checkpoint.objects, files, otherwise), [(one, {}) for one in files]
+        checkpoint, output_columns(checkpoint.objects, files, otherwise), [(file, {}) for file in files]
     )
 
 
@@ -61,11 +61,14 @@ def change_scan(
 
     Raises `NotFoundError` where one of the two is not there, or output after ``since`` has been deleted.
     """
-    changed = output_changes(checkpoint, since, until, kind)
-    gone, new = (list(output_files(outputs, kind, operator)) for outputs in changed)
-    columns = output_columns(checkpoint.objects, [*gone, *new], otherwise)
+    changes = output_changes(checkpoint, since, until, kind)
+    withdrawals, new = (list(output_files(outputs, kind, operator)) for outputs in changes)
+    columns = output_columns(checkpoint.objects, [*withdrawals, *new], otherwise)
     change = free_name(CHANGE, columns.names)
-    files = [*((one, {change: "removed"}) for one in reversed(gone)), *((one, {change: "added"}) for one in new)]
+    files = [
+        *((file, {change: "removed"}) for file in reversed(withdrawals)),
+        *((file, {change: "added"}) for file in new),
+    ]
     return scan_of_files(checkpoint, columns, files, [change])
 
 
@@ -74,27 +77,31 @@ def output_changes(
 ) -> tuple[list[Output], list[Output]]:
     """Outputs that ``since`` has and ``until`` has not, and the other way round, both oldest first."""
     head = checkpoint.chosen(None).manifest
-    for one in (since, until):
-        if not 0 <= one <= head.id:
-            raise NotFoundError("this checkpoint does not exist", code="no-such-checkpoint", id=one, newest=head.id)
+    for number in (since, until):
+        if not 0 <= number <= head.id:
+            raise NotFoundError(
+                "this checkpoint does not exist", code="no-such-checkpoint", id=number, newest=head.id
+            )
     if not head.abandons(since) and not head.abandons(until):
         # Both are on one line, so that no manifest before them has to be read.
         between = list(checkpoint.outputs(min(since, until) + 1, max(since, until), of=head))
-        gone, new = ([], between) if since <= until else (between, [])
+        withdrawals, new = ([], between) if since <= until else (between, [])
     else:
-        before, after = ({(one.run, one.id): one for one in _line(checkpoint, head, end)} for end in (since, until))
-        gone = [one for place, one in before.items() if place not in after]
-        new = [one for place, one in after.items() if place not in before]
-    deleted = checkpoint.boundary().gone(kind)
-    if since and min(_common(head, since), _common(head, until)) < deleted:
+        before, after = (
+            {(output.run, output.id): output for output in _line(checkpoint, head, end)} for end in (since, until)
+        )
+        withdrawals = [output for identity, output in before.items() if identity not in after]
+        new = [output for identity, output in after.items() if identity not in before]
+    last_deleted = checkpoint.boundary().gone(kind)
+    if since and min(_common(head, since), _common(head, until)) < last_deleted:
         raise NotFoundError(
             "the output between these checkpoints has been deleted: read everything that is left, and continue "
             "from there",
             code="collected",
             since=since,
-            deleted=deleted,
+            deleted=last_deleted,
         )
-    return gone, new
+    return withdrawals, new
 
 
 def _common(head: Manifest, end: int) -> int:
@@ -113,11 +120,11 @@ def scan_of_files(
     checkpoint: Checkpoint,
     columns: pa.Schema,
     files: Iterable[tuple[OutputFile, dict[str, str]]],
-    added: Sequence[str] = (),
+    extra_columns: Sequence[str] = (),
 ) -> RowScan:
-    """These files in the columns of `output_columns`, each with its values of the ``added`` columns in front."""
+    """These files in the columns of `output_columns`, each with its values of ``extra_columns`` in front."""
     parts = tuple(FilePart(file.ref, {columns.names[0]: file.checkpoint, **facts}) for file, facts in files)
-    schema = pa.schema([*(pa.field(name, pa.string()) for name in added), *columns])
+    schema = pa.schema([*(pa.field(name, pa.string()) for name in extra_columns), *columns])
     return RowScan(checkpoint.objects.root, checkpoint.objects.bases, schema, parts)
 
 
@@ -156,9 +163,9 @@ class StatePart:
         column, low, high = self.spec.key[0], _first(self.keys.lower), _first(self.keys.upper)
         if self.spec.expires_in_order and self.base.files:
             lows, highs = ([getattr(ref, end) for ref in self.base.files] for end in ("expiry_min", "expiry_max"))
-            expired = self.base.expired.get(self.table)
-            low = max((one for one in (low, _extreme(min, lows), expired) if one is not None), default=None)
-            high = min((one for one in (high, _extreme(max, highs)) if one is not None), default=None)
+            expiry = self.base.expired.get(self.table)
+            low = max((value for value in (low, _extreme(min, lows), expiry) if value is not None), default=None)
+            high = min((value for value in (high, _extreme(max, highs)) if value is not None), default=None)
         bounds = [None if bound is None else as_scalar(bound, column.arrow) for bound in (low, high)]
         return between(schema, column.name, *bounds)
 
@@ -173,8 +180,8 @@ def _first(cut: Cut | None) -> Any:
 
 
 def _extreme(choose: Any, values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return choose(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return choose(numbers) if len(numbers) == len(values) else None
 
 
 def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None, table: str | None) -> RowScan:
@@ -183,19 +190,19 @@ def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None,
     spec = table_of(state, table)
     parts: list[StatePart] = []
     for number, base in enumerate(state.states):
-        own = tuple(ref for ref in base.files if ref.table == spec.name)
-        base = msgspec.structs.replace(base, files=own)
+        refs = tuple(ref for ref in base.files if ref.table == spec.name)
+        base = msgspec.structs.replace(base, files=refs)
         ranges = [EVERYTHING]
-        if sum(ref.bytes for ref in own) > UNCUT_BYTES:
+        if sum(ref.bytes for ref in refs) > UNCUT_BYTES:
             store = ParquetStore(state.tables, checkpoint.objects, base)
             ranges = store[spec.name].bands()
         parts += [
-            StatePart(f"{name}/{spec.name}/{number}-{place}", state.tables, base, spec.name, keys)
-            for place, keys in enumerate(ranges)
-            if own
+            StatePart(f"{name}/{spec.name}/{number}-{index}", state.tables, base, spec.name, keys)
+            for index, keys in enumerate(ranges)
+            if refs
         ]
     objects = checkpoint.objects
-    return RowScan(objects.root, objects.bases, plain(spec.schema), tuple(parts), computed=True)
+    return RowScan(objects.root, objects.bases, plain(spec.schema), tuple(parts), is_computed=True)
 
 
 CHECKPOINTS = pa.schema(
@@ -245,7 +252,9 @@ def checkpoint_scan(checkpoint: Checkpoint) -> RowScan:
     head = checkpoint.head()
     rows = list(_checkpoint_rows(checkpoint, head.manifest)) if head is not None else []
     table = pa.Table.from_pylist(rows, schema=CHECKPOINTS)
-    return RowScan(checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), computed=True)
+    return RowScan(
+        checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), is_computed=True
+    )
 
 
 def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[str, Any]]:
@@ -259,7 +268,7 @@ def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[st
         files, mark = state_files(manifest), manifest.watermark_us
         operators = list(manifest.operators.values())
         by_offset = bool(operators) and goes_by_offset(operators[-1])
-        known = mark if mark != END_OF_TIME_US else None
+        finite_mark = mark if mark != END_OF_TIME_US else None
         yield {
             "checkpoint": manifest.id,
             "kind": manifest.kind,
@@ -267,8 +276,8 @@ def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[st
             "drained": manifest.drained,
             "created": manifest.created_us,
             "run": manifest.writer,
-            "watermark": None if by_offset else known,
-            "watermark_offset": known if by_offset else None,
+            "watermark": None if by_offset else finite_mark,
+            "watermark_offset": finite_mark if by_offset else None,
             "spark_batch": manifest.spark.batch_id if manifest.spark else None,
             "events": events_of(manifest, manifest.counters),
             "panes": sum(ref.rows for ref in manifest.panes),

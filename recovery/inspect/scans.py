@@ -86,21 +86,21 @@ class FilePart:
 
 @dataclass(frozen=True)
 class RowScan:
-    """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files, or all are
-    ``computed``. A task that gets it reads from ``root``.
+    """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files; where it
+    ``is_computed``, none is, and each is computed when it is read. A task that gets it reads from ``root``.
     """
 
     root: str
     bases: tuple[str, ...]
     schema: pa.Schema
     parts: tuple[ScanPart, ...]
-    computed: bool = False
+    is_computed: bool = False
 
     def dataset(self) -> ds.Dataset:
         """All rows, for readers of Arrow datasets."""
         files = fs.PyFileSystem(_PartFiles(Objects(self.root, bases=self.bases), self.schema, self.parts))
         _SYSTEMS.append(files)
-        form = ds.IpcFileFormat() if self.computed else ds.ParquetFileFormat()
+        form = ds.IpcFileFormat() if self.is_computed else ds.ParquetFileFormat()
         wheres = [part.where(self.schema) for part in self.parts]
         fragments = [
             form.make_fragment(part.name, files)
@@ -122,7 +122,7 @@ class RowScan:
         shares: list[list[ScanPart]] = []
         size = 0
         for part in self.parts:
-            if not shares or self.computed or size + part.size > SHARE_BYTES:
+            if not shares or self.is_computed or size + part.size > SHARE_BYTES:
                 shares.append([])
                 size = 0
             shares[-1].append(part)
@@ -137,8 +137,8 @@ class RowScan:
 
 def conjunction(conditions: Iterable[ds.Expression]) -> ds.Expression | None:
     """The conjunction of these conditions; None if there are none."""
-    found = list(conditions)
-    return reduce(lambda one, other: one & other, found) if found else None
+    terms = list(conditions)
+    return reduce(lambda left, right: left & right, terms) if terms else None
 
 
 def between(schema: pa.Schema, name: str, low: pa.Scalar | None, high: pa.Scalar | None) -> ds.Expression | None:
@@ -169,9 +169,9 @@ def plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def free_name(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, names: Sequence[str]) -> str:
     """A name for a column of ours: with an underscore where the job has one of that name."""
-    return name if name not in taken else free_name(f"{name}_", taken)
+    return name if name not in names else free_name(f"{name}_", names)
 
 
 class _PartFiles(fs.FileSystemHandler):
@@ -180,7 +180,7 @@ class _PartFiles(fs.FileSystemHandler):
     def __init__(self, objects: Objects, schema: pa.Schema, parts: Sequence[ScanPart]) -> None:
         self._objects, self._schema = objects, schema
         self._parts = {part.name: part for part in parts}
-        self._computed: dict[str, pa.Buffer] = {}
+        self._buffers: dict[str, pa.Buffer] = {}
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -202,14 +202,14 @@ class _PartFiles(fs.FileSystemHandler):
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         # A scan opens an IPC file twice, to look at its columns and to read some: the second time it gets the same.
-        held = self._computed.pop(path, None)
-        found = self.open_part(path) if held is None else held
-        if isinstance(found, CheckedInput):
-            _FILES.append(given := pa.PythonFile(found, mode="r"))
-            return given
-        if held is None:
-            self._computed[path] = found
-        return pa.BufferReader(found)
+        buffer = self._buffers.pop(path, None)
+        source = self.open_part(path) if buffer is None else buffer
+        if isinstance(source, CheckedInput):
+            _FILES.append(file := pa.PythonFile(source, mode="r"))
+            return file
+        if buffer is None:
+            self._buffers[path] = source
+        return pa.BufferReader(source)
 
     def open_part(self, path: str) -> CheckedInput | pa.Buffer:
         """Read or compute a part."""
@@ -217,7 +217,7 @@ class _PartFiles(fs.FileSystemHandler):
 
     open_input_stream = open_input_file
 
-    def _refuse(self, *_given: object, **_named: object) -> NoReturn:
+    def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
         raise UsageError(
             "rows of a checkpoint are read-only: nothing can be written to this dataset", code="read-only"
         )

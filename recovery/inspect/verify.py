@@ -68,17 +68,17 @@ class VerifyReport:
     @property
     def worst(self) -> Finding | None:
         """The worst finding in checkpoints that count."""
-        return next((one for one in self.findings if not one.abandoned), None)
+        return next((finding for finding in self.findings if not finding.abandoned), None)
 
     @property
     def summary(self) -> str:
         """What was checked, and how it is, in a line."""
         files = f"{pluralize(self.files, 'file')}, {size_text(self.bytes)}"
-        checked = f"{pluralize(self.checkpoints, 'checkpoint')}, {files}"
+        extent = f"{pluralize(self.checkpoints, 'checkpoint')}, {files}"
         if not self.findings:
-            return f"intact: {checked}"
+            return f"intact: {extent}"
         good = f"the newest intact checkpoint is {self.good}" if self.good is not None else "no checkpoint is intact"
-        return f"{pluralize(len(self.findings), 'finding')} in {checked}; {good}"
+        return f"{pluralize(len(self.findings), 'finding')} in {extent}; {good}"
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.findings), self.summary])
@@ -102,89 +102,100 @@ def verify(
     if not 0 <= read_percent <= 100:
         raise UsageError("read_data is a percentage of the files, 0 to 100", code="argument", found=read_percent)
     # Traces first: what has left one is published, so the listing contains it.
-    found = traces(checkpoint.objects)
+    signs = traces(checkpoint.objects)
     listing = checkpoint.listing()
-    ids, boundary, missing = listing.ids, listing.boundary, listing.missing
+    ids, boundary, gaps = listing.ids, listing.boundary, listing.missing
     if last and last < len(ids):
         ids = ids[-last:]
-        missing = [one for one in missing if one[0] > ids[0]]
+        gaps = [gap for gap in gaps if gap[0] > ids[0]]
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
     newest = heads[max(heads)].manifest if heads else None
-    findings += _newer(found, listing.least_head, ids, newest)
-    findings += _chain(heads, missing, newest)
+    findings += _newer(signs, listing.least_head, ids, newest)
+    findings += _chain(heads, gaps, newest)
     # By the newest manifest that can be read; a damaged one above it may have abandoned more.
-    abandoned = {one.checkpoint for one in findings if one.abandoned}
-    abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
-    pinned = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
-    heads |= dict(_manifests(checkpoint, pinned, findings))
-    manifests = [heads[number].manifest for number in sorted(heads, key=lambda one: (one not in abandoned, one))]
-    needed, unread = _needed(checkpoint, boundary, manifests, indexed=not last)
-    wrong, now = dict(_files(checkpoint, needed, read_percent, random.Random(seed))), boundary
+    abandoned_ids = {finding.checkpoint for finding in findings if finding.abandoned}
+    abandoned_ids |= {number for number in ids if newest is not None and newest.abandons(number)}
+    pinned_ids = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
+    heads |= dict(_manifests(checkpoint, pinned_ids, findings))
+    # Those that count come last: of the checkpoints that need a file, the last one is named in its finding.
+    numbers = sorted(heads, key=lambda number: (number not in abandoned_ids, number))
+    manifests = [heads[number].manifest for number in numbers]
+    needed_files, unread = _needed(checkpoint, boundary, manifests, has_index=not last)
+    wrong, now = dict(_files(checkpoint, needed_files, read_percent, random.Random(seed))), boundary
     while (wrong or unread) and (later := checkpoint.boundary()) != now:
         now = later  # what is gone may have been deleted by its age
-        still, unread = _needed(checkpoint, now, manifests, indexed=not last)
-        wrong = {place: one for place, one in wrong.items() if place in still}
+        still, unread = _needed(checkpoint, now, manifests, has_index=not last)
+        wrong = {key: finding for key, finding in wrong.items() if key in still}
     findings += [*unread, *wrong.values()]
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
-    counting = [number for number in ids if number in heads and number not in abandoned]
-    whole = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
-    collected = range(boundary.id + 1, checkpoint.boundary().id + 1)
-    findings = [one for one in findings if one.checkpoint not in collected and not _replaced(one, heads, collected)]
-    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings]
+    counting = [number for number in ids if number in heads and number not in abandoned_ids]
+    intact_ids = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
+    collected_ids = range(boundary.id + 1, checkpoint.boundary().id + 1)
+    findings = [finding for finding in findings if not _is_moot(finding, heads, collected_ids)]
+    findings = [replace(finding, abandoned=finding.checkpoint in abandoned_ids) for finding in findings]
     return VerifyReport(
         len({*ids, *heads}),
-        len(needed),
-        sum(ref.bytes for ref, _ in needed.values()),
-        tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), one.checkpoint or 0, one.path))),
-        max(whole, default=None),
+        len(needed_files),
+        sum(ref.bytes for ref, _ in needed_files.values()),
+        tuple(sorted(findings, key=_rank)),
+        max(intact_ids, default=None),
     )
 
 
-def _replaced(one: Finding, heads: Mapping[int, Head], collected: range) -> bool:
-    """Whether a parent that differs has been collected meanwhile: an older writer may then take its id, in vain."""
-    head = heads.get(one.checkpoint or 0)
-    return one.kind == "chain" and head is not None and head.manifest.follows in collected
+def _rank(finding: Finding) -> tuple[int, int, str]:
+    """Findings are in order of kind, checkpoint and path."""
+    return KINDS.index(finding.kind), finding.checkpoint or 0, finding.path
+
+
+def _is_moot(finding: Finding, heads: Mapping[int, Head], collected_ids: range) -> bool:
+    """Whether its checkpoint has been collected meanwhile, or a parent that differs: an older writer may then take
+    the parent's id, in vain.
+    """
+    if finding.checkpoint in collected_ids:
+        return True
+    head = heads.get(finding.checkpoint or 0)
+    return finding.kind == "chain" and head is not None and head.manifest.follows in collected_ids
 
 
 def _broken(boundary: Boundary, manifest: Manifest, wrong: Mapping[Place, Finding]) -> bool:
     """Whether a checkpoint needs one of the files that are wrong."""
     harmless = spared(manifest, wrong) if wrong else set()
-    return any(place in wrong and place not in harmless for place in map(_place, boundary.needed(manifest)))
+    return any(key in wrong and key not in harmless for key in map(_place, boundary.needed(manifest)))
 
 
 def _place(ref: FileRef) -> Place:
     return ref.root, ref.path
 
 
-def _pinned(checkpoint: Checkpoint, stored: Sequence[int], bound: int) -> list[int]:
+def _pinned(checkpoint: Checkpoint, ids: Sequence[int], bound: int) -> list[int]:
     """Pinned checkpoints at or below the boundary; for a pin that lacks a file, only if the manifest is there."""
     complete = complete_pins(checkpoint.objects)
-    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in complete or pin.checkpoint in stored]
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in complete or pin.checkpoint in ids]
     return sorted({pin.checkpoint for pin in pins if pin.checkpoint <= bound})
 
 
 def _needed(
-    checkpoint: Checkpoint, boundary: Boundary, manifests: Sequence[Manifest], *, indexed: bool
+    checkpoint: Checkpoint, boundary: Boundary, manifests: Sequence[Manifest], *, has_index: bool
 ) -> tuple[Needed, list[Finding]]:
-    """The files that these checkpoints need and, if ``indexed``, those of the output index with the files that it
+    """The files that these checkpoints need and, if ``has_index``, those of the output index with the files that it
     lists; and what of the index cannot be read.
     """
-    found: Needed = {}
+    files: Needed = {}
     unread: list[Finding] = []
-    for part in boundary.outputs if indexed else ():
-        found[_place(part)] = (part, part.last)
+    for part in boundary.outputs if has_index else ():
+        files[_place(part)] = (part, part.last)
         try:
             for output in read_part(checkpoint.objects, part):
                 left = boundary.remaining(output)
                 refs = (*left.panes, *left.late, *(output.spark.refs if output.spark is not None else ()))
-                found |= {_place(ref): (ref, output.id) for ref in refs}
+                files |= {_place(ref): (ref, output.id) for ref in refs}
         except (DataError, NotFoundError) as error:
             unread.append(Finding("bytes", part.last, part.path, error.message))
     for manifest in manifests:
-        found |= {_place(ref): (ref, manifest.id) for ref in boundary.needed(manifest)}
-    return found, unread
+        files |= {_place(ref): (ref, manifest.id) for ref in boundary.needed(manifest)}
+    return files, unread
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
@@ -197,23 +208,23 @@ def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) 
             findings.append(Finding("manifest", number, path, error.message))
 
 
-def _newer(found: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:
+def _newer(signs: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:
     """Checkpoints that are newer than the newest manifest that is there."""
     top = ids[-1] if ids else 0
     position = newest.spark if newest is not None and newest.id == top else None
-    beyond = found.beyond(top, position) or (0 if ids else least or found.written)
+    beyond = signs.beyond(top, position) or (0 if ids else least or signs.written)
     if beyond:
-        why = f"the manifests of the newest checkpoints are gone: traces of checkpoints up to {beyond} remain"
-        yield Finding("manifest", beyond, manifest_path(top + 1), why)
+        reason = f"the manifests of the newest checkpoints are gone: traces of checkpoints up to {beyond} remain"
+        yield Finding("manifest", beyond, manifest_path(top + 1), reason)
 
 
-def _chain(heads: dict[int, Head], missing: list[Ids], newest: Manifest | None) -> Iterator[Finding]:
-    abandoned = newest.abandoned if newest is not None else ()
-    lost = outside(missing, abandoned)
-    for ranges, harmless in ((lost, False), (outside(missing, lost), True)):
+def _chain(heads: dict[int, Head], gaps: list[Ids], newest: Manifest | None) -> Iterator[Finding]:
+    abandoned_ids = newest.abandoned if newest is not None else ()
+    lost_ranges = outside(gaps, abandoned_ids)
+    for ranges, harmless in ((lost_ranges, False), (outside(gaps, lost_ranges), True)):
         for first, last in ranges:
-            why = f"the manifests of checkpoints {ids_text([(first, last)])} are gone"
-            yield Finding("chain", last, manifest_path(first), why, harmless)
+            reason = f"the manifests of checkpoints {ids_text([(first, last)])} are gone"
+            yield Finding("chain", last, manifest_path(first), reason, harmless)
     for number, head in heads.items():
         before = head.manifest.follows
         if before in heads and head.manifest.parent != heads[before].checksum:
@@ -221,12 +232,12 @@ def _chain(heads: dict[int, Head], missing: list[Ids], newest: Manifest | None) 
 
 
 def _files(
-    checkpoint: Checkpoint, needed: Needed, read_percent: float, chance: random.Random
+    checkpoint: Checkpoint, needed_files: Needed, read_percent: float, chance: random.Random
 ) -> Iterator[tuple[Place, Finding]]:
-    files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
-    for (ref, _, _), finding in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), files):
-        if (found := finding()) is not None:
-            yield (ref.root, ref.path), found
+    files = [(*entry, chance.uniform(0, 100) < read_percent) for entry in needed_files.values()]
+    for (ref, _, _), check in checkpoint.prefetch("files", lambda entry: file_finding(checkpoint, *entry), files):
+        if (finding := check()) is not None:
+            yield (ref.root, ref.path), finding
 
 
 def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) -> Finding | None:
@@ -247,19 +258,19 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
     """Where Spark's own checkpoint differs from our newest."""
     log = SparkLog(checkpoint.objects)
     try:
-        found = compare(load_files(checkpoint.objects, head.spark), log)
+        comparison = compare(load_files(checkpoint.objects, head.spark), log)
     except TidestateError as error:
         yield Finding("spark", head.id, SPARK_FOLDER, error.message)
         return
-    if found.refusal is not None:
-        yield Finding("spark", head.id, SPARK_FOLDER, found.refusal.message)
-    yield from (Finding("spark", head.id, one.path, one.why) for one in found.differs)
+    if comparison.refusal is not None:
+        yield Finding("spark", head.id, SPARK_FOLDER, comparison.refusal.message)
+    yield from (Finding("spark", head.id, difference.path, difference.why) for difference in comparison.differs)
 
 
 def _spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
     """`spark_findings`, repeated until a running job published nothing meanwhile."""
-    found = list(spark_findings(checkpoint, head))
-    while found and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:
+    findings = list(spark_findings(checkpoint, head))
+    while findings and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:
         head = newest.manifest
-        found = list(spark_findings(checkpoint, head))
-    return found
+        findings = list(spark_findings(checkpoint, head))
+    return findings

@@ -58,7 +58,7 @@ class Fork:
 
     result: Forked
     pins: tuple[tuple[Checkpoint, int], ...]
-    into: Objects
+    target: Objects
     files: dict[str, bytes]
     manifest: Manifest
     marker: Marker
@@ -92,13 +92,13 @@ def plan_fork(
     source = Checkpoint.open(root, on_progress)
     was = head_at(source, checkpoint).manifest
     bases = (str(source.objects.root), *source.objects.bases)
-    into = Objects(destination, bases=bases)
-    _check_outside(into, source.objects)
-    _check_empty(into)
+    target = Objects(destination, bases=bases)
+    _check_outside(target, source.objects)
+    _check_empty(target)
     _check_named(bases)
-    _check_named([into.root])  # in the pins there
+    _check_named([target.root])  # in the pins there
     check_stateless(source.objects)
-    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
+    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), target.atomic_create, bases, was.id)
     spark, files = load_files(source.objects, was.spark), dict[str, bytes]()
     if spark is not None:
         read = files_read(source, was)
@@ -107,8 +107,8 @@ def plan_fork(
     state = state_files(manifest)
     invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
     size = sum(ref.bytes for ref in state)
-    result = Forked(str(into.root), marker.job_id, was.id, len(state), size, _pin_name(into.root))
-    return Fork(result, tuple(_pins(source, was)), into, files, manifest, marker)
+    result = Forked(str(target.root), marker.job_id, was.id, len(state), size, _pin_name(target.root))
+    return Fork(result, tuple(_pins(source, was)), target, files, manifest, marker)
 
 
 def side_copy(source: Checkpoint, was: Manifest, folder: str) -> Checkpoint:
@@ -116,12 +116,12 @@ def side_copy(source: Checkpoint, was: Manifest, folder: str) -> Checkpoint:
     no Spark checkpoint: it is for a while only, and whoever reads it can bear that its files are collected.
     """
     bases = (str(source.objects.root), *source.objects.bases)
-    into = Objects(f"{source.objects.root.rstrip('/')}/{folder}", bases=bases)
-    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
-    made = Checkpoint(into, marker)
-    made.publish(_first_manifest(was, marker, was.spark))
-    into.create(MARKER, msgspec.json.encode(marker) + b"\n")
-    return made
+    target = Objects(f"{source.objects.root.rstrip('/')}/{folder}", bases=bases)
+    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), target.atomic_create, bases, was.id)
+    copy = Checkpoint(target, marker)
+    copy.publish(_first_manifest(was, marker, was.spark))
+    target.create(MARKER, msgspec.json.encode(marker) + b"\n")
+    return copy
 
 
 def _first_manifest(was: Manifest, marker: Marker, spark: SparkPosition | None) -> Manifest:
@@ -141,34 +141,34 @@ def _first_manifest(was: Manifest, marker: Marker, spark: SparkPosition | None) 
     )
 
 
-def execute_fork(planned: Fork) -> Forked:
+def execute_fork(fork: Fork) -> Forked:
     """Create the fork as planned, whatever the source's job has done since: a checkpoint does not change.
 
     Raises `UsageError` (``fork-used``) if the folder is no longer empty, and `NotFoundError` if the checkpoint was
     collected; nothing was written.
     """
-    into = planned.into
-    _check_empty(into)
-    for source, number in planned.pins:
-        pin(source, number, planned.result.pin, fork=planned.result.root)
-    put_all(into, planned.files)
-    write_spark_checkpoint(into, planned.manifest)
-    Checkpoint(into, planned.marker).publish(planned.manifest)
-    into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")
-    return planned.result
+    target = fork.target
+    _check_empty(target)
+    for source, number in fork.pins:
+        pin(source, number, fork.result.pin, fork=fork.result.root)
+    put_all(target, fork.files)
+    write_spark_checkpoint(target, fork.manifest)
+    Checkpoint(target, fork.marker).publish(fork.manifest)
+    target.create(MARKER, msgspec.json.encode(fork.marker) + b"\n")
+    return fork.result
 
 
-def _check_empty(into: Objects) -> None:
-    if into.names(""):
-        raise UsageError("a fork needs a new or empty folder: choose another one", code="fork-used", root=into.root)
+def _check_empty(target: Objects) -> None:
+    if target.names(""):
+        raise UsageError("a fork needs a new or empty folder: choose another one", code="fork-used", root=target.root)
 
 
-def _check_outside(into: Objects, source: Objects) -> None:
-    if f"{into.root}/".startswith(f"{source.root.rstrip('/')}/"):
+def _check_outside(target: Objects, source: Objects) -> None:
+    if f"{target.root}/".startswith(f"{source.root.rstrip('/')}/"):
         raise UsageError(
             "a fork is a root of its own, and this folder is in the one that it is made from: choose another one",
             code="fork-used",
-            root=into.root,
+            root=target.root,
         )
 
 
@@ -207,7 +207,7 @@ def _pins(source: Checkpoint, manifest: Manifest) -> Iterator[tuple[Checkpoint, 
     for number in sorted({ref.root for ref in state_files(manifest)} - {0}):
         base = Checkpoint.open(source.objects.at(number).root)
         between = {source.objects.at(nearer).root for nearer in range(number)}
-        keeping = [one for one in read_pins(base.objects) if one.fork in between]
+        keeping = [pin for pin in read_pins(base.objects) if pin.fork in between]
         if not keeping:
             raise NotFoundError(
                 "this checkpoint needs files of the root that it was forked from, and no pin there keeps them: "

@@ -52,12 +52,15 @@ class ForkPlan(RootPlan):
     def as_dict(self) -> dict[str, Any]:
         return asdict(self.fork.result)
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        made = self.fork.result
-        yield "forked" if self.done else "to fork", f"checkpoint {made.checkpoint_id} into {public_url(made.root)}"
-        yield "job", made.job_id
-        yield "shares", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}"
-        yield "pin", f"{made.pin}, in {public_url(self.root)}"
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
+        result = self.fork.result
+        yield (
+            "forked" if self.done else "to fork",
+            f"checkpoint {result.checkpoint_id} into {public_url(result.root)}",
+        )
+        yield "job", result.job_id
+        yield "shares", f"{pluralize(result.files, 'file')}, {size_text(result.bytes)}"
+        yield "pin", f"{result.pin}, in {public_url(self.root)}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -85,7 +88,7 @@ class PinPlan(RootPlan):
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "checkpoint": self.number, "note": self.note}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         yield "pinned" if self.done else "to pin", f"checkpoint {self.number} as {self.name}"
         if self.note:
             yield "note", self.note
@@ -113,7 +116,7 @@ class UnpinPlan(RootPlan):
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.pin.name, "checkpoint": self.pin.checkpoint, "fork": self.pin.fork or None}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         yield "removed" if self.done else "to remove", f"pin {self.pin.name} of checkpoint {self.pin.checkpoint}"
 
 
@@ -130,8 +133,8 @@ class CollectionPlan(RootPlan):
     @classmethod
     def of(cls, checkpoint: Checkpoint, retention: CheckpointRetention) -> Self:
         """What ``retention`` does not keep. Raises as `plan_collection`."""
-        planned = plan_collection(checkpoint, retention)
-        return cls(checkpoint, retention, planned, planned.result)
+        collection = plan_collection(checkpoint, retention)
+        return cls(checkpoint, retention, collection, collection.result)
 
     def execute(self) -> Self:
         """Delete it, except what is needed by now. Raises as `execute_collection`."""
@@ -140,19 +143,19 @@ class CollectionPlan(RootPlan):
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self.result), "done": self.done}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         result, count = self.result, len(self.result.checkpoints)
-        deleted = f"{pluralize(count, 'checkpoint')}, up to {result.boundary}" if count else "no checkpoint"
-        yield "deleted" if self.done else "to delete", deleted
+        deletions = f"{pluralize(count, 'checkpoint')}, up to {result.boundary}" if count else "no checkpoint"
+        yield "deleted" if self.done else "to delete", deletions
         yield "", f"{pluralize(len(result.files), 'file')}, {size_text(result.bytes)}"
-        pinned = f", pinned: {', '.join(map(str, result.pinned))}" if result.pinned else ""
-        yield "kept" if self.done else "to keep", f"{pluralize(result.kept, 'checkpoint')}{pinned}"
+        pins = f", pinned: {', '.join(map(str, result.pinned))}" if result.pinned else ""
+        yield "kept" if self.done else "to keep", f"{pluralize(result.kept, 'checkpoint')}{pins}"
         if result.within_grace:
             young, grace = pluralize(result.within_grace, "checkpoint"), text_of(self.retention.grace_us)
             yield "", f"{young} only because of grace=: those that were the newest within {grace} stay for readers"
-        for what, gone in (("panes", result.panes_gone), ("ledgers", result.late_gone)):
-            if gone:
-                yield "", f"{what} only of checkpoints after {gone}"
+        for kind, last_id in (("panes", result.panes_gone), ("ledgers", result.late_gone)):
+            if last_id:
+                yield "", f"{kind} only of checkpoints after {last_id}"
         if result.unacknowledged:
             yield "", f"{result.unacknowledged:,} old files of panes and late rows that no sink has acknowledged"
         for root in result.freed:
@@ -181,10 +184,10 @@ class RescalePlan(RootPlan):
     def as_dict(self) -> dict[str, Any]:
         return {"done": self.done, **{name: getattr(self.rescaled, name) for name in _RESCALED}}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        planned = self.rescaled
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
+        result = self.rescaled
         name = "rescaled" if self.done else "to rescale"
-        yield name, f"{planned.before:,} to {planned.partitions:,} partitions"
-        yield "operators", ", ".join(planned.operators)
-        yield "checkpoint", str(planned.id)
-        yield "files", f"{planned.files:,}, of which {planned.shared:,} are shared until they are folded"
+        yield name, f"{result.before:,} to {result.partitions:,} partitions"
+        yield "operators", ", ".join(result.operators)
+        yield "checkpoint", str(result.id)
+        yield "files", f"{result.files:,}, of which {result.shared:,} are shared until they are folded"

@@ -39,13 +39,13 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
     while True:
         beyond, ids = highest_used_id(checkpoint), checkpoint.present_ids()
         try:
-            planned = _planned(checkpoint, beyond, ids)
+            repair = _planned(checkpoint, beyond, ids)
         except (CorruptionError, NotFoundError):
             if not _overtaken(checkpoint, ids):
                 raise
         else:
-            if planned.reset is None or not _overtaken(checkpoint, ids):
-                return planned
+            if repair.reset is None or not _overtaken(checkpoint, ids):
+                return repair
 
 
 def _overtaken(checkpoint: Checkpoint, ids: Sequence[int]) -> bool:
@@ -55,11 +55,11 @@ def _overtaken(checkpoint: Checkpoint, ids: Sequence[int]) -> bool:
 
 def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
     findings: list[Finding] = []
-    checked: dict[str, Finding | None] = {}
+    findings_by_path: dict[str, Finding | None] = {}
     newest: Manifest | None = None
     if beyond:
-        why = "the manifests of the newest checkpoints are missing"
-        findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))
+        reason = "the manifests of the newest checkpoints are missing"
+        findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), reason))
     for number in reversed(ids):
         if newest is not None and newest.abandons(number):
             continue
@@ -69,7 +69,7 @@ def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
             continue
         newest = newest or head.manifest
-        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked)]
+        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, findings_by_path)]
         findings += [finding for finding in wrong if finding not in findings]
         if not wrong:
             intact = number == ids[-1] and not beyond
@@ -92,13 +92,13 @@ def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     return execute_repair(checkpoint, plan_repair(checkpoint), force=force)
 
 
-def execute_repair(checkpoint: Checkpoint, planned: Repair, *, force: bool = False) -> Repair:
+def execute_repair(checkpoint: Checkpoint, repair: Repair, *, force: bool = False) -> Repair:
     """Execute a plan of `plan_repair` or `plan_resync`. Nothing is read again, and nothing is written if nothing is
     wrong. Raises as `execute_reset`.
     """
-    if planned.reset is not None:
-        execute_reset(checkpoint, planned.reset, force=force)
-    return planned
+    if repair.reset is not None:
+        execute_reset(checkpoint, repair.reset, force=force)
+    return repair
 
 
 def plan_resync(checkpoint: Checkpoint) -> Repair:
@@ -110,8 +110,8 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
     if head is None:
         raise not_begun(checkpoint.objects.root)
     manifest = head.manifest
-    found = tuple(spark_findings(checkpoint, manifest))
-    return Repair(found, plan_reset(checkpoint, manifest.id) if found else None)
+    findings = tuple(spark_findings(checkpoint, manifest))
+    return Repair(findings, plan_reset(checkpoint, manifest.id) if findings else None)
 
 
 def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
@@ -135,9 +135,9 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
         head = checkpoint.head(search=True)
     except CorruptionError as error:
         way, root = "tidestate repair", checkpoint.objects.root
-        known = error.message.replace(f"{way} ROOT", f"{way} {root}")
+        message = error.message.replace(f"{way} ROOT", f"{way} {root}")
         raise CorruptionError(
-            known if way in known else f"{known}; or go back: {way} {root} --to newest-good",
+            message if way in message else f"{message}; or go back: {way} {root} --to newest-good",
             code=error.code,
             **error.context,
         ) from None
@@ -146,13 +146,13 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
 
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
-    planned = plan_repair(checkpoint)
-    reset = planned.reset
+    repair = plan_repair(checkpoint)
+    reset = repair.reset
     if reset is None:
         return
     check(reset.manifest)
     check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
-    for finding in planned.findings:
+    for finding in repair.findings:
         log.warning("checkpoint %s: %s: %s", finding.checkpoint, finding.path, finding.why)
     execute_reset(checkpoint, reset, force=True)
     log.warning(
@@ -172,22 +172,24 @@ def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
 
 
 def _files(
-    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None]
+    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, findings_by_path: dict[str, Finding | None]
 ) -> list[Finding]:
     """What is wrong with files that a checkpoint needs, with panes that are not delivered yet."""
     try:
-        needed = _needed(checkpoint, manifest, newest)
-        unread = [(*one, True) for path, one in needed.items() if path not in checked]
-        for (ref, _, _), found in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), unread):
-            checked[ref.path] = found()
-        damaged = {(0, path) for path in needed if checked[path] is not None}
-        if damaged:  # output may have been deleted by its age meanwhile
-            needed = _needed(checkpoint, manifest, newest)
+        refs = _needed(checkpoint, manifest, newest)
+        unread = [(*entry, True) for path, entry in refs.items() if path not in findings_by_path]
+        for (ref, _, _), check in checkpoint.prefetch(
+            "files", lambda entry: file_finding(checkpoint, *entry), unread
+        ):
+            findings_by_path[ref.path] = check()
+        damaged_keys = {(0, path) for path in refs if findings_by_path[path] is not None}
+        if damaged_keys:  # output may have been deleted by its age meanwhile
+            refs = _needed(checkpoint, manifest, newest)
     except (CorruptionError, NotFoundError) as error:
         path = error.context.get("path") or manifest_path(error.context["id"])
         return [Finding("manifest", manifest.id, path, error.message)]
-    harmless = {path for _, path in spared(manifest, damaged)}
-    return [one for path in needed if (one := checked.get(path)) is not None and path not in harmless]
+    harmless = {path for _, path in spared(manifest, damaged_keys)}
+    return [finding for path in refs if (finding := findings_by_path.get(path)) is not None and path not in harmless]
 
 
 def _needed(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> dict[str, tuple[FileRef, int]]:
@@ -195,8 +197,8 @@ def _needed(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> dic
 
     Raises `CorruptionError` and `NotFoundError` with ``path`` or ``id`` if what is due cannot be read.
     """
-    needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
-    return needed | {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
+    refs = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
+    return refs | {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
@@ -212,7 +214,7 @@ def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterat
         if not manifest.abandons(output.id):
             yield from _not_had(output, due)
     left = range(max(least, boundary.id) + 1, manifest.id)
-    for _, read in checkpoint.load_each([one for one in left if not manifest.abandons(one)]):
+    for _, read in checkpoint.load_each([number for number in left if not manifest.abandons(number)]):
         yield from _not_had(boundary.remaining(output_of(read().manifest)), due)
 
 

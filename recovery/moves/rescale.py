@@ -50,20 +50,20 @@ def rescale(root: str | os.PathLike[str], partitions: int, *, force: bool = Fals
     Raises as `plan_rescale` and `execute_rescale`; nothing was written.
     """
     checkpoint = Checkpoint.open(root)
-    planned = plan_rescale(checkpoint, partitions)
-    execute_rescale(checkpoint, planned, force=force)
-    return planned
+    plan = plan_rescale(checkpoint, partitions)
+    execute_rescale(checkpoint, plan, force=force)
+    return plan
 
 
-def execute_rescale(checkpoint: Checkpoint, planned: Rescaled, *, force: bool = False) -> None:
+def execute_rescale(checkpoint: Checkpoint, plan: Rescaled, *, force: bool = False) -> None:
     """Publish the planned manifest.
 
     Raises `UsageError` (``running``) while a driver runs the job, unless ``force``, which fences it; `ConflictError`
     or `FencedError` if another checkpoint was published since it was planned. Nothing was written.
     """
     check_idle(checkpoint, force)
-    checkpoint.check_unmoved(planned.manifest.follows)
-    checkpoint.publish(planned.manifest)
+    checkpoint.check_unmoved(plan.manifest.follows)
+    checkpoint.publish(plan.manifest)
 
 
 def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
@@ -99,16 +99,16 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         now_us(),
         delivered=delivered(checkpoint, was),
         operators={
-            name: one.with_states(divide_partitions(one.tables, one.states, partitions, was.id + 1))
-            for name, one in was.operators.items()
+            name: operator.with_states(divide_partitions(operator.tables, operator.states, partitions, was.id + 1))
+            for name, operator in was.operators.items()
         },
     )
-    refs = [ref for one in manifest.operators.values() for part in one.partitions for ref in part.files]
+    refs = [ref for operator in manifest.operators.values() for part in operator.partitions for ref in part.files]
     times = Counter((ref.root, ref.path) for ref in refs)
-    before_files = {(ref.root, ref.path) for one in was.operators.values() for ref in one.files}
+    before_files = {(ref.root, ref.path) for operator in was.operators.values() for ref in operator.files}
     invariant(set(times) == before_files, "a rescale keeps all files", lost=before_files - set(times))
-    shared = sum(count > 1 for count in times.values())
-    return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared, manifest)
+    shared_count = sum(count > 1 for count in times.values())
+    return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared_count, manifest)
 
 
 def check_partitions(partitions: int) -> None:
@@ -118,13 +118,13 @@ def check_partitions(partitions: int) -> None:
 
 
 def _check_divisible(name: str, operator: OperatorState) -> None:
-    whole = [spec.name for spec in operator.tables if spec.partition_by is None]
-    if whole:
+    tables = [spec.name for spec in operator.tables if spec.partition_by is None]
+    if tables:
         raise UsageError(
             "an embedded operator has one partition: its tables cannot be divided",
             code="rescale-table",
             operator=name,
-            tables=whole,
+            tables=tables,
         )
 
 
@@ -144,21 +144,21 @@ def _of_partition(
 ) -> PartitionState:
     mine = hash_range(number, partitions)
     files: list[FileRef] = []
-    expired: dict[str, int] = {}
+    expiries: dict[str, int] = {}
     for spec in specs:
         sources = _overlapping(old, mine) if spec.partition_by else [(0, old[0])] if number == 0 else []
         bounds = [state.expired.get(spec.name) for _, state in sources]
-        known = [bound for bound in bounds if bound is not None]
+        known_bounds = [bound for bound in bounds if bound is not None]
         # A row expires as it did in its old partition: the lowest bound applies to all files, a file may have a
         # higher.
-        common = min(known) if known and len(known) == len(bounds) else None
+        common = min(known_bounds) if known_bounds and len(known_bounds) == len(bounds) else None
         if common is not None:
-            expired[spec.name] = common
+            expiries[spec.name] = common
         if spec.partition_by:
             files += _once(spec, _numbered(_shares(spec, sources, len(old), mine, common)))
         else:  # without a key all rows are in the first partition and stay there
             files += [ref for _, state in sources for ref in state.files if ref.table == spec.name]
-    return PartitionState(tuple(files), expired, uuid.uuid4().hex, sequence, sequence)
+    return PartitionState(tuple(files), expiries, uuid.uuid4().hex, sequence, sequence)
 
 
 def _shares(
@@ -169,8 +169,8 @@ def _shares(
     common: int | None,
 ) -> Iterator[tuple[tuple[int, int], FileRef]]:
     """Files of a table with rows in ``mine``, each with its (partition, share) before."""
-    for place, state in sources:
-        theirs = hash_range(place, count)
+    for index, state in sources:
+        theirs = hash_range(index, count)
         bound = state.expired.get(spec.name)
         for ref in state.files:
             if ref.table != spec.name:
@@ -180,30 +180,31 @@ def _shares(
                 hashes = _part(ref.hashes, theirs, mine)
                 if hashes is not None and hashes[0] >= hashes[1]:
                     continue
-            above = max((one for one in (bound, ref.expired) if one is not None), default=None)
-            kept = above if above is not None and (common is None or above > common) else None
-            yield (place, ref.share), msgspec.structs.replace(ref, hashes=hashes, expired=kept)
+            above = max((value for value in (bound, ref.expired) if value is not None), default=None)
+            expiry = above if above is not None and (common is None or above > common) else None
+            yield (index, ref.share), msgspec.structs.replace(ref, hashes=hashes, expired=expiry)
 
 
-def _part(own: tuple[int, int] | None, theirs: tuple[int, int], mine: tuple[int, int]) -> tuple[int, int] | None:
+def _part(hashes: tuple[int, int] | None, theirs: tuple[int, int], mine: tuple[int, int]) -> tuple[int, int] | None:
     """The range of hashes of a file's rows that count, None for all of its old partition."""
-    if own is None and mine[0] <= theirs[0] and theirs[1] <= mine[1]:
+    if hashes is None and mine[0] <= theirs[0] and theirs[1] <= mine[1]:
         return None
-    low, high = own or theirs
+    low, high = hashes or theirs
     return max(low, theirs[0], mine[0]), min(high, theirs[1], mine[1])
 
 
 def _overlapping(old: Sequence[PartitionState], mine: tuple[int, int]) -> list[tuple[int, PartitionState]]:
     """The old partitions that have some of these hashes, with their numbers."""
     first, last = ((end * len(old)) >> 32 for end in (mine[0], mine[1] - 1))
-    return [(place, old[place]) for place in range(first, last + 1)]
+    return [(index, old[index]) for index in range(first, last + 1)]
 
 
-def _numbered(found: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[FileRef]:
+def _numbered(refs: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[FileRef]:
     """Number the shares: files that an old partition had itself taken over are below its own."""
     by_list: dict[tuple[int, float], list[FileRef]] = {}
-    for (place, share), ref in found:
-        by_list.setdefault((place, share or float("inf")), []).append(ref)
+    # A share of 0 is a file of its own, which is newer than all that it had taken over.
+    for (index, share), ref in refs:
+        by_list.setdefault((index, share or float("inf")), []).append(ref)
     for number, key in enumerate(sorted(by_list)):
         for ref in by_list[key]:
             yield msgspec.structs.replace(ref, share=number + 1)
@@ -211,7 +212,7 @@ def _numbered(found: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[File
 
 def _once(spec: TableSpec, refs: Iterator[FileRef]) -> list[FileRef]:
     """Each file of a shared table once, each part of a file of another table once."""
-    found: dict[object, FileRef] = {}
+    unique: dict[object, FileRef] = {}
     for ref in refs:
-        found.setdefault((ref.root, ref.path, None if spec.shared else ref.hashes), ref)
-    return list(found.values())
+        unique.setdefault((ref.root, ref.path, None if spec.shared else ref.hashes), ref)
+    return list(unique.values())

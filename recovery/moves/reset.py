@@ -59,13 +59,13 @@ class Reset:
 
 def reset_to(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: CrashHook = no_crash_hook) -> Reset:
     """Go back to checkpoint ``to``. Raises as `plan_reset` and `execute_reset`."""
-    planned = plan_reset(checkpoint, to)
-    execute_reset(checkpoint, planned, force=force, hook=hook)
-    return planned
+    reset = plan_reset(checkpoint, to)
+    execute_reset(checkpoint, reset, force=force, hook=hook)
+    return reset
 
 
 def execute_reset(
-    checkpoint: Checkpoint, planned: Reset, *, force: bool = False, hook: CrashHook = no_crash_hook
+    checkpoint: Checkpoint, reset: Reset, *, force: bool = False, hook: CrashHook = no_crash_hook
 ) -> None:
     """Publish the reset as planned, and rewrite Spark's own checkpoint as it was then.
 
@@ -73,11 +73,11 @@ def execute_reset(
     or `FencedError` if another checkpoint was published since it was planned, and `NotFoundError` if the chosen one
     was collected. Nothing was published then. After a crash the next start of the job finishes a published reset.
     """
-    manifest = planned.manifest
+    manifest = reset.manifest
     check_idle(checkpoint, force)
-    checkpoint.check_unmoved(planned.newest)
-    with pinned(checkpoint, planned.to, "reset"):  # until the reset itself needs the files
-        put_all(checkpoint.objects, planned.files)
+    checkpoint.check_unmoved(reset.newest)
+    with pinned(checkpoint, reset.to, "reset"):  # until the reset itself needs the files
+        put_all(checkpoint.objects, reset.files)
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
@@ -93,25 +93,25 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     check_stateless(checkpoint.objects)
     beyond = highest_used_id(checkpoint)
     ids = checkpoint.present_ids()
-    chosen = checkpoint.read(to)
-    was = chosen.manifest
+    head = checkpoint.read(to)
+    was = head.manifest
     _check_there(checkpoint, was)
     newest = max(*ids[-1:], to, beyond)
-    readable = {to: without_state(was)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
+    readable = {to: without_state(was)} | dict(_readable(checkpoint, [number for number in ids if number > to]))
     top = max(readable)
-    abandoned = merged_ranges((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
+    ranges = merged_ranges((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
     spark, files = was.spark, dict[str, bytes]()
     read = files_read(checkpoint, was)
     if spark is not None:
         spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), newest + 1, read)
     manifest = successor(
-        chosen,
+        head,
         "reset",
         checkpoint.writer,
         now_us(),
         id=newest + 1,
         parent_id=to,
-        abandoned=abandoned,
+        abandoned=ranges,
         # A damaged or missing manifest may have been a fence or a reset, with an epoch of its own.
         epoch=readable[top].epoch + 1 + newest - top,
         delivered=delivered(checkpoint, _line({**readable, to: was}, to)[-1]),
@@ -119,10 +119,10 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     )
     _check_line(manifest, to)
     had = delivered(checkpoint, readable[top])
-    undone = [one for one in readable.values() if to < one.id and not readable[top].abandons(one.id)]
-    again = [(one.id, sum(ref.rows for kind in OUTPUT_KINDS for ref in _had(one, kind, had))) for one in undone]
-    twice = tuple((number, rows) for number, rows in again if rows)
-    return Reset(manifest.id, to, abandoned, manifest.delivered, twice, max(ids, default=0), manifest, files)
+    undone = [old for old in readable.values() if to < old.id and not readable[top].abandons(old.id)]
+    repeats = [(old.id, sum(ref.rows for kind in OUTPUT_KINDS for ref in _had(old, kind, had))) for old in undone]
+    twice = tuple((number, rows) for number, rows in repeats if rows)
+    return Reset(manifest.id, to, ranges, manifest.delivered, twice, max(ids, default=0), manifest, files)
 
 
 def _had(manifest: Manifest, kind: OutputKind, had: Delivered) -> tuple[FileRef, ...]:
@@ -143,13 +143,13 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
     Ids above it are free: panes are never delivered under an id that was lost.
     """
     # Traces first: what has left one is published, so the listing contains it.
-    found = traces(checkpoint.objects, STATE)
+    signs = traces(checkpoint.objects, STATE)
     listing = checkpoint.listing()
     newest, position = (listing.ids or [0])[-1], None
     if listing.ids:
         with suppress(CorruptionError, NotFoundError):
             position = checkpoint.load(newest).manifest.spark
-    beyond = found.beyond(newest, position) or (0 if listing.ids else listing.least_head)
+    beyond = signs.beyond(newest, position) or (0 if listing.ids else listing.least_head)
     if beyond or not listing.ids:  # the names of panes and ledgers may prove more
         beyond = max(beyond, *written_files(checkpoint.objects).values(), 0)
     if beyond and not listing.ids and checkpoint.present_ids():
@@ -157,22 +157,22 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
     return beyond
 
 
-def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
+def _check_there(checkpoint: Checkpoint, manifest: Manifest) -> None:
     """Raise `CorruptionError` unless all its files have the right size, `NotFoundError` if it has been collected."""
-    needed = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(chosen)}
-    looked = {place: file_finding(checkpoint, ref, chosen.id, read=False) for place, ref in needed.items()}
-    bad = {place: found for place, found in looked.items() if found is not None}
+    refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+    findings = {key: file_finding(checkpoint, ref, manifest.id, read=False) for key, ref in refs.items()}
+    bad = {key: finding for key, finding in findings.items() if finding is not None}
     if bad:  # it may have been collected meanwhile, or its output deleted by its age
-        checkpoint.read(chosen.id)
-        needed = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(chosen)}
-    harmless = spared(chosen, bad)
-    for place, wrong in bad.items():
-        if place in needed and place not in harmless:
+        checkpoint.read(manifest.id)
+        refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+    harmless = spared(manifest, bad)
+    for key, wrong in bad.items():
+        if key in refs and key not in harmless:
             raise CorruptionError(
                 f"a file of this checkpoint cannot be used ({wrong.why}): choose another checkpoint, "
                 "or the newest intact one (tidestate repair ROOT --to newest-good)",
                 code="reset-damaged",
-                id=chosen.id,
+                id=manifest.id,
                 path=wrong.path,
             )
 

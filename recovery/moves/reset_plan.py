@@ -36,21 +36,21 @@ class ResetPlan(RootPlan):
     def of_rewind(cls, checkpoint: Checkpoint, to: Moment, *, force: bool = False) -> Self:
         """Back to checkpoint ``to``, or the newest at that time. Raises as `plan_rewind`."""
         number = checkpoint_at(checkpoint, to)
-        planned = plan_rewind(checkpoint, number)
-        if planned.reset.id == number + 1:
-            nothing = f"checkpoint {number} is the newest: there is nothing to undo"
-            return cls(checkpoint, None, None, nothing=nothing)
-        return cls(checkpoint, planned.reset, planned.replay, force=force)
+        plan = plan_rewind(checkpoint, number)
+        if plan.reset.id == number + 1:
+            reason = f"checkpoint {number} is the newest: there is nothing to undo"
+            return cls(checkpoint, None, None, nothing=reason)
+        return cls(checkpoint, plan.reset, plan.replay, force=force)
 
     @classmethod
     def of_repair(cls, checkpoint: Checkpoint, *, resync_spark: bool = False, force: bool = False) -> Self:
         """Back to the newest intact checkpoint; or with ``resync_spark`` to the newest, which rewrites Spark's own.
         Raises as `plan_repair` and `plan_resync`.
         """
-        planned = plan_resync(checkpoint) if resync_spark else plan_repair(checkpoint)
-        if planned.reset is None:
+        plan = plan_resync(checkpoint) if resync_spark else plan_repair(checkpoint)
+        if plan.reset is None:
             return cls(checkpoint, None, None, (), nothing="nothing to repair")
-        return cls(checkpoint, planned.reset, plan_replay(checkpoint, planned.reset), planned.findings, force=force)
+        return cls(checkpoint, plan.reset, plan_replay(checkpoint, plan.reset), plan.findings, force=force)
 
     def execute(self) -> Self:
         """Go back. Raises as `execute_reset`; nothing was written then."""
@@ -66,13 +66,13 @@ class ResetPlan(RootPlan):
         reset = {"reset": self.reset.id, "abandoned": self.reset.abandoned}
         return {"done": self.done, **reset, **asdict(self.replay), **findings}
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         if self.reset is not None and self.replay is not None:
-            created = (readable_time(self.replay.created) or "-").partition(".")[0]
-            yield "back to", f"checkpoint {self.replay.to}, created {created} UTC"
+            time = (readable_time(self.replay.created) or "-").partition(".")[0]
+            yield "back to", f"checkpoint {self.replay.to}, created {time} UTC"
             yield "as checkpoint", f"{self.reset.id}; abandoned: {ids_text(self.reset.abandoned)}"
             yield from _replayed(self.replay)
-            yield from _repeated(self.replay, listed)
+            yield from _repeated(self.replay, limit)
 
     def lines(self) -> Iterator[str]:
         yield from map(str, self.findings or ())
@@ -95,13 +95,13 @@ def _replayed(replay: Replay) -> Iterator[Fact]:
             yield "", f"startingOffsets {span.starting_offsets}"
 
 
-def _repeated(replay: Replay, listed: int) -> Iterator[Fact]:
-    for panes in replay.panes[:listed]:
+def _repeated(replay: Replay, limit: int) -> Iterator[Fact]:
+    for panes in replay.panes[:limit]:
         name = "repeats" if panes is replay.panes[0] else ""
-        delivered = ", already delivered to the sink" if panes.delivered else ""
-        yield name, f"{pluralize(panes.rows, 'pane')} of checkpoint {panes.checkpoint}{delivered}"
-    if len(replay.panes) > listed:
-        yield "", f"and those of {pluralize(len(replay.panes) - listed, 'more checkpoint')}"
-    if again := [late for late in replay.late if late.delivered]:
-        rows, those = sum(late.rows for late in again), pluralize(len(again), "checkpoint")
-        yield "repeats", f"{pluralize(rows, 'late row')} of {those}, already delivered to the late sink"
+        suffix = ", already delivered to the sink" if panes.delivered else ""
+        yield name, f"{pluralize(panes.rows, 'pane')} of checkpoint {panes.checkpoint}{suffix}"
+    if len(replay.panes) > limit:
+        yield "", f"and those of {pluralize(len(replay.panes) - limit, 'more checkpoint')}"
+    if repeats := [late for late in replay.late if late.delivered]:
+        rows, checkpoints = sum(late.rows for late in repeats), pluralize(len(repeats), "checkpoint")
+        yield "repeats", f"{pluralize(rows, 'late row')} of {checkpoints}, already delivered to the late sink"

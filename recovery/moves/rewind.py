@@ -75,51 +75,51 @@ def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     return reset_to(checkpoint, to, force=force)
 
 
-def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
+def plan_replay(checkpoint: Checkpoint, reset: Reset) -> Replay:
     """The effect of a planned reset; nothing is written."""
-    chosen = planned.manifest
-    later = list(counting(checkpoint, planned.to + 1))
-    undone = [one for one in later if isinstance(one, Manifest)]
-    newest = undone[0] if undone else chosen
+    target = reset.manifest
+    later = list(counting(checkpoint, reset.to + 1))
+    undone = [manifest for manifest in later if isinstance(manifest, Manifest)]
+    newest = undone[0] if undone else target
     had = delivered(checkpoint, newest)
     return Replay(
-        to=planned.to,
-        created=iso_text(checkpoint.read(planned.to).manifest.created_us),
-        watermark=job_mark_text(chosen, chosen.watermark_us),
-        checkpoints=sum(one.kind in ("batch", "tick", "feed", "bootstrap") for one in undone),
-        events=sum(events_of(one, one.counters) for one in undone),
-        batches=sum(one.input is not None and one.kind == "batch" for one in undone),
-        unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
-        sources=_spans(checkpoint, chosen, newest, undone),
+        to=reset.to,
+        created=iso_text(checkpoint.read(reset.to).manifest.created_us),
+        watermark=job_mark_text(target, target.watermark_us),
+        checkpoints=sum(manifest.kind in ("batch", "tick", "feed", "bootstrap") for manifest in undone),
+        events=sum(events_of(manifest, manifest.counters) for manifest in undone),
+        batches=sum(manifest.input is not None and manifest.kind == "batch" for manifest in undone),
+        unreadable=tuple(number for number in reversed(later) if isinstance(number, int)),
+        sources=_spans(checkpoint, target, newest, undone),
         panes=_repeated(undone, "panes", had),
         late=_repeated(undone, "late", had),
-        edits=tuple(one.id for one in reversed(undone) if one.kind == "edit"),
+        edits=tuple(manifest.id for manifest in reversed(undone) if manifest.kind == "edit"),
     )
 
 
 def _repeated(undone: list[Manifest], kind: OutputKind, had: Delivered) -> tuple[RepeatedOutput, ...]:
     return tuple(
-        RepeatedOutput(one.id, sum(ref.rows for ref in refs), one.id <= had.up_to(kind))
-        for one in reversed(undone)
-        if (refs := one.output(kind))
+        RepeatedOutput(manifest.id, sum(ref.rows for ref in refs), manifest.id <= had.up_to(kind))
+        for manifest in reversed(undone)
+        if (refs := manifest.output(kind))
     )
 
 
 def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
     """Plan a rewind; nothing is written. Raises as `plan_reset`."""
-    planned = plan_reset(checkpoint, to)
-    return Rewind(planned, plan_replay(checkpoint, planned))
+    reset = plan_reset(checkpoint, to)
+    return Rewind(reset, plan_replay(checkpoint, reset))
 
 
 def _spans(
-    checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]
+    checkpoint: Checkpoint, target: Manifest, newest: Manifest, undone: list[Manifest]
 ) -> tuple[ReplaySpan, ...]:
     if newest.spark is None:
         return ()
-    begin = chosen.spark.end if chosen.spark is not None else ()
+    begin = target.spark.end if target.spark is not None else ()
     files: dict[str, set[str]] = {}
-    positions = [one.spark for one in undone if one.kind in ("batch", "bootstrap")]
-    for _, read in checkpoint.prefetch("input", lambda one: load_files(checkpoint.objects, one), positions):
+    positions = [manifest.spark for manifest in undone if manifest.kind in ("batch", "bootstrap")]
+    for _, read in checkpoint.prefetch("input", lambda entry: load_files(checkpoint.objects, entry), positions):
         position = read()
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)

@@ -29,7 +29,7 @@ class RootPlan(ABC):
         """Whether the plan has been executed."""
 
     @abstractmethod
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         """The facts of the plan, one line each: a name and a text."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class RootPlan(ABC):
         if self.nothing:
             yield self.nothing
             return
-        yield from aligned(list(self.facts(listed=3)))
+        yield from aligned(list(self.facts(limit=3)))
         yield "done" if self.done else "nothing was changed: .execute() does it"
 
     def __str__(self) -> str:

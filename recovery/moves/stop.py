@@ -64,7 +64,7 @@ class StopPlan(RootPlan):
             "done": self.done,
         }
 
-    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+    def facts(self, limit: int = LISTED) -> Iterator[Fact]:
         yield "stopped" if self.done else "to stop", f"{self.run.job}, in {public_url(self.checkpoint.objects.root)}"
         yield from _run_facts(self.run, self.head)
         if self.done:

@@ -85,44 +85,46 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     pinned is damaged or gone: the files that it needs are unknown.
     """
     at_us = now_us() if at_us is None else at_us
-    known = survey(checkpoint)
+    contents = survey(checkpoint)
     boundary, parts = next_boundary(
-        known, collection_limit(known, retention, at_us), retention, at_us, checkpoint.writer
+        contents, collection_limit(contents, retention, at_us), retention, at_us, checkpoint.writer
     )
-    boundary, parts, index = _with_index(known, boundary, parts)
+    boundary, parts, index = _with_index(contents, boundary, parts)
     # A pinned manifest that cannot be read must stop a collection before its boundary is published.
-    pinned = _pinned(checkpoint, list(known.pins), boundary.id, known.manifests)
-    known = replace(known, manifests={**known.manifests, **pinned})
-    needed = reachable(known, boundary, parts)
-    doomed = deletable_files(known, boundary, needed, at_us - retention.grace_us)
+    pinned_manifests = _pinned(checkpoint, list(contents.pins), boundary.id, contents.manifests)
+    contents = replace(contents, manifests={**contents.manifests, **pinned_manifests})
+    needed_paths = reachable(contents, boundary, parts)
+    paths = deletable_files(contents, boundary, needed_paths, at_us - retention.grace_us)
     entries = written_files(checkpoint.objects, (INDEX,))
-    doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
-    taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
-    doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
-    doomed += collectable_requests(checkpoint.objects, known.head.epoch, retention.grace_us)
+    paths += [path for path, number in entries.items() if number <= boundary.number and path not in needed_paths]
+    delivery_files = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
+    paths += [
+        path for path, number in delivery_files.items() if number <= boundary.id and number not in contents.pinned
+    ]
+    paths += collectable_requests(checkpoint.objects, contents.head.epoch, retention.grace_us)
     # Unfinished files that have not been written to for so long that their writer must be gone.
     abandoned_us = max(retention.grace_us, HOUR_US)
-    doomed += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]
-    sizes = dict(_sizes(checkpoint, known, doomed))
+    paths += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]
+    sizes = dict(_sizes(checkpoint, contents, paths))
     result = Collected(
         boundary=boundary.id,
-        checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
+        checkpoints=tuple(n for n in contents.stored_ids if n <= boundary.id and n not in contents.pinned),
         files=tuple(sizes),
         bytes=sum(sizes.values()),
-        kept=sum(number > boundary.id for number in known.stored),
-        within_grace=_within_grace(known, retention, boundary, at_us),
-        pinned=tuple(sorted(known.pinned)),
+        kept=sum(number > boundary.id for number in contents.stored_ids),
+        within_grace=_within_grace(contents, retention, boundary, at_us),
+        pinned=tuple(sorted(contents.pinned)),
         panes_gone=boundary.panes_gone,
         late_gone=boundary.late_gone,
-        unacknowledged=unacknowledged(known, retention, at_us),
-        freed=_roots(_unneeded(checkpoint.objects, bases_read(known, boundary))),
+        unacknowledged=unacknowledged(contents, retention, at_us),
+        freed=_roots(_unneeded(checkpoint.objects, bases_read(contents, boundary))),
     )
-    return Collection(result, known.boundary, known.head.id, boundary, index, sizes)
+    return Collection(result, contents.boundary, contents.head.id, boundary, index, sizes)
 
 
-def _within_grace(known: RootContents, retention: CheckpointRetention, boundary: Boundary, at_us: int) -> int:
-    limit = collection_limit(known, replace(retention, grace="0 seconds"), at_us)
-    return sum(boundary.id < number <= limit and number not in known.pinned for number in known.stored)
+def _within_grace(contents: RootContents, retention: CheckpointRetention, boundary: Boundary, at_us: int) -> int:
+    limit = collection_limit(contents, replace(retention, grace="0 seconds"), at_us)
+    return sum(boundary.id < number <= limit and number not in contents.pinned for number in contents.stored_ids)
 
 
 def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collected:
@@ -130,7 +132,7 @@ def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int |
     return execute_collection(checkpoint, plan_collection(checkpoint, retention, at_us))
 
 
-def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected:
+def execute_collection(checkpoint: Checkpoint, plan: Collection) -> Collected:
     """Delete what was planned, except what is needed by now: the job may be running. Returns what was deleted.
 
     Raises `ConflictError` if another collection was faster: run it again. An interrupted collection does no harm, and
@@ -138,56 +140,56 @@ def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected
     """
     objects = checkpoint.objects
     checkpoint.settle()  # what is kept must be durable before anything is deleted
-    _publish(checkpoint, planned)
-    done, unneeded = _still_unneeded(checkpoint, planned)
-    older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < _path(planned)]
+    _publish(checkpoint, plan)
+    result, idle_pins = _still_unneeded(checkpoint, plan)
+    older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < _path(plan)]
     # Manifests first, so that no reader opens a checkpoint that is about to lose its files.
-    manifests = [manifest_path(number) for number in done.checkpoints]
-    for what, paths in (("manifests", manifests), ("files", done.files), ("boundaries", older)):
-        for _, deleted in checkpoint.prefetch(what, objects.delete, paths):
-            deleted()
-    for base, pin in unneeded:
+    manifests = [manifest_path(number) for number in result.checkpoints]
+    for kind, paths in (("manifests", manifests), ("files", result.files), ("boundaries", older)):
+        for _, delete in checkpoint.prefetch(kind, objects.delete, paths):
+            delete()
+    for base, pin in idle_pins:
         remove_pin(base, pin.name)
-    return done
+    return result
 
 
-def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collected, list[tuple[Objects, Pin]]]:
+def _still_unneeded(checkpoint: Checkpoint, plan: Collection) -> tuple[Collected, list[tuple[Objects, Pin]]]:
     """What to delete now that the boundary is published, and our pins in other roots that are no longer needed."""
-    objects, boundary = checkpoint.objects, planned.boundary
+    objects, boundary = checkpoint.objects, plan.boundary
     # Pins after the boundary: a pin made before it is read here, one made after it sees the boundary.
     pins = read_pins(objects)
     # Manifests after the pins: a reset that has removed its pin is published, and names the older files.
-    newer = list(_newer(checkpoint, planned))
-    kept = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
-    held = {pin.checkpoint for pin in pins}
-    needed = {ref.path for manifest in kept for ref in boundary.needed(manifest) if ref.root == 0}
-    needed |= {
+    newer = list(_newer(checkpoint, plan))
+    manifests = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
+    pinned_ids = {pin.checkpoint for pin in pins}
+    needed_paths = {ref.path for manifest in manifests for ref in boundary.needed(manifest) if ref.root == 0}
+    needed_paths |= {
         path
         for path, number in written_files(objects, (acknowledgements.DELIVERED_FOLDER,)).items()
-        if number in held
+        if number in pinned_ids
     }
-    sizes = {path: size for path, size in planned.sizes.items() if path not in needed}
-    read = {ref.root for manifest in kept for ref in state_files(manifest)}
-    unneeded = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in planned.result.freed]
-    done = replace(
-        planned.result,
-        checkpoints=tuple(number for number in planned.result.checkpoints if number not in held),
+    sizes = {path: size for path, size in plan.sizes.items() if path not in needed_paths}
+    read = {ref.root for manifest in manifests for ref in state_files(manifest)}
+    idle_pins = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in plan.result.freed]
+    result = replace(
+        plan.result,
+        checkpoints=tuple(number for number in plan.result.checkpoints if number not in pinned_ids),
         files=tuple(sizes),
         bytes=sum(sizes.values()),
-        pinned=tuple(sorted(held)),
-        freed=_roots(unneeded),
+        pinned=tuple(sorted(pinned_ids)),
+        freed=_roots(idle_pins),
     )
-    return done, unneeded
+    return result, idle_pins
 
 
-def _newer(checkpoint: Checkpoint, planned: Collection) -> Iterator[Manifest]:
+def _newer(checkpoint: Checkpoint, plan: Collection) -> Iterator[Manifest]:
     """The checkpoints published since the collection was planned."""
     for number in checkpoint.stored_ids():
-        if number > planned.newest:
+        if number > plan.newest:
             try:
                 yield checkpoint.load(number).manifest
             except NotFoundError:
-                if checkpoint.boundary() == planned.boundary:
+                if checkpoint.boundary() == plan.boundary:
                     raise
                 raise _moved() from None
 
@@ -206,8 +208,8 @@ def survey(checkpoint: Checkpoint) -> RootContents:
         head = checkpoint.load(left[-1]).manifest
         if beyond := traces.beyond(head.id, head.spark):
             raise newer_manifests_gone(checkpoint.objects.root, head.id, beyond)
-        if lost := outside(listing.missing, head.abandoned):
-            raise manifests_gone(lost)
+        if gaps := outside(listing.missing, head.abandoned):
+            raise manifests_gone(gaps)
         head = msgspec.structs.replace(head, delivered=acknowledgements.delivered(checkpoint, head))
         manifests = dict(_manifests(checkpoint, left, head))
         entries: RetentionParts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
@@ -230,14 +232,14 @@ def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Itera
 
 
 def _pinned(
-    checkpoint: Checkpoint, pins: list[Pin], bound: int, known: Mapping[int, Manifest]
+    checkpoint: Checkpoint, pins: list[Pin], bound: int, manifests: Mapping[int, Manifest]
 ) -> dict[int, Manifest]:
     """Pinned manifests at or below the boundary."""
-    found = {}
+    pinned_manifests = {}
     for pin in pins:
-        if pin.checkpoint <= bound and pin.checkpoint not in known:
+        if pin.checkpoint <= bound and pin.checkpoint not in manifests:
             try:
-                found[pin.checkpoint] = checkpoint.load(pin.checkpoint).manifest
+                pinned_manifests[pin.checkpoint] = checkpoint.load(pin.checkpoint).manifest
             except NotFoundError:
                 if pin.name in complete_pins(checkpoint.objects):  # else it was removed
                     raise CorruptionError(
@@ -246,39 +248,39 @@ def _pinned(
                         pin=pin.name,
                         path=manifest_path(pin.checkpoint),
                     ) from None
-    return found
+    return pinned_manifests
 
 
 def _with_index(
-    known: RootContents, boundary: Boundary, parts: RetentionParts
+    contents: RootContents, boundary: Boundary, parts: RetentionParts
 ) -> tuple[Boundary, RetentionParts, dict[str, bytes]]:
     """The boundary with its output index, and the new index files; the current boundary if nothing changes."""
-    was, files = known.boundary, dict[str, bytes]()
+    was, files = contents.boundary, dict[str, bytes]()
     facts = ("id", "panes_gone", "late_gone")
-    same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
-    if same and [ref for ref, _ in parts] == list(was.outputs):
+    is_unchanged = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
+    if is_unchanged and [ref for ref, _ in parts] == list(was.outputs):
         return was, parts, files
-    found: RetentionParts = []
+    index_parts: RetentionParts = []
     for ref, entries in parts:
         if ref is None:
             path, data = f"{INDEX}/{boundary.number:020d}-{uuid.uuid4().hex}.json", msgspec.json.encode(entries)
             ref = FileRef(path, len(data), checksum(data), len(entries), first=entries[0].id, last=entries[-1].id)
             files[path] = data
-        found.append((ref, entries))
-    ids = [entry.id for _, entries in found for entry in entries]
-    invariant(all(one < other for one, other in pairwise(ids)), "each output is listed once, in order", ids=ids)
-    return msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in found if ref)), found, files
+        index_parts.append((ref, entries))
+    ids = [entry.id for _, entries in index_parts for entry in entries]
+    invariant(all(left < right for left, right in pairwise(ids)), "each output is listed once, in order", ids=ids)
+    return msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in index_parts if ref)), index_parts, files
 
 
-def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
+def _publish(checkpoint: Checkpoint, plan: Collection) -> None:
     """Publish the boundary, its index first."""
-    objects, boundary = checkpoint.objects, planned.boundary
-    if checkpoint.boundary() != planned.was:
+    objects, boundary = checkpoint.objects, plan.boundary
+    if checkpoint.boundary() != plan.was:
         raise _moved()
-    if boundary != planned.was:
-        put_all(objects, planned.index)
+    if boundary != plan.was:
+        put_all(objects, plan.index)
         try:
-            objects.create(_path(planned), seal(boundary))
+            objects.create(_path(plan), seal(boundary))
         except ConflictError:
             raise _moved() from None
     else:
@@ -287,8 +289,8 @@ def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
         raise _moved()  # a newer one counts, and ours may have taken a number that had been deleted
 
 
-def _path(planned: Collection) -> str:
-    return boundary_path(planned.boundary.number)
+def _path(plan: Collection) -> str:
+    return boundary_path(plan.boundary.number)
 
 
 def _moved() -> ConflictError:
@@ -301,13 +303,13 @@ def _unneeded(objects: Objects, read: set[int]) -> list[tuple[Objects, Pin]]:
     return [(base, pin) for base in bases for pin in fork_pins(base, objects.root)]
 
 
-def _roots(unneeded: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(base.root for base, _ in unneeded))
+def _roots(pins: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(base.root for base, _ in pins))
 
 
-def _sizes(checkpoint: Checkpoint, known: RootContents, files: list[str]) -> Iterator[tuple[str, int]]:
+def _sizes(checkpoint: Checkpoint, contents: RootContents, files: list[str]) -> Iterator[tuple[str, int]]:
     """Sizes of files: most from manifests, the others from storage."""
-    sizes = {ref.path: ref.bytes for manifest in known.manifests.values() for ref in files_of(manifest)}
+    sizes = {ref.path: ref.bytes for manifest in contents.manifests.values() for ref in files_of(manifest)}
     for path in files:
         try:
             yield path, sizes[path] if path in sizes else checkpoint.objects.size(path)

@@ -46,8 +46,8 @@ class CheckpointRetention:
             )
         spans_us = {"age": self.age_us, "panes": self.panes_us, "grace": self.grace_us}
         texts = {name: text_of(span) for name, span in spans_us.items() if span is not None}
-        counted = self.newest is None or (type(self.newest) is int and self.newest > 0)
-        if not counted or any(text.startswith("-") for text in texts.values()):
+        is_valid = self.newest is None or (type(self.newest) is int and self.newest > 0)
+        if not is_valid or any(text.startswith("-") for text in texts.values()):
             raise UsageError(
                 "the number of the newest checkpoints to keep must be a whole number, 1 or more, and no span may "
                 "be negative",
@@ -111,22 +111,22 @@ class Upkept:
 class RootContents:
     """The contents of a root: boundary, pins, head, and manifests by id, those above the boundary and pinned ones.
 
-    ``stored`` are the ids of all manifest files, ``entries`` the files of the output index with the outputs that they
-    list, ``written`` all files, each with the checkpoint that it was written for.
+    ``stored_ids`` are the ids of all manifest files, ``entries`` the files of the output index with the outputs that
+    they list, ``written_files`` all files, each with the checkpoint that it was written for.
     """
 
     boundary: Boundary
     pins: Sequence[Pin]
     head: Manifest
     manifests: Mapping[int, Manifest]
-    stored: Sequence[int]
+    stored_ids: Sequence[int]
     entries: Sequence[Part]
-    written: Mapping[str, int]
+    written_files: Mapping[str, int]
 
     @property
     def ids(self) -> list[int]:
         """Ids above the boundary, ascending, whether or not their manifests can be read."""
-        return [number for number in self.stored if number > self.boundary.id]
+        return [number for number in self.stored_ids if number > self.boundary.id]
 
     @property
     def pinned(self) -> set[int]:
@@ -139,147 +139,165 @@ class RootContents:
         return made_by([(manifest.id, manifest.created_us) for manifest in readable], at_us)
 
 
-def collection_limit(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
+def collection_limit(contents: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """The id up to which checkpoints that are not pinned can be collected; not below the boundary."""
     if retention.newest is None and retention.age_us is None:
-        return known.boundary.id
-    left = known.ids
-    counting = [number for number in left if not known.head.abandons(number)]
-    kept = {left[-1], *counting[-(retention.newest or 1) :]}
-    made = known.made(at_us)  # without abandoned ones that cannot be read: those keep nothing
+        return contents.boundary.id
+    left = contents.ids
+    counting = [number for number in left if not contents.head.abandons(number)]
+    kept_ids = {left[-1], *counting[-(retention.newest or 1) :]}
+    times = contents.made(at_us)  # without abandoned ones that cannot be read: those keep nothing
     age_us, grace_us = retention.age_us, retention.grace_us
     for number, successor in pairwise(left):
-        young = age_us is not None and number in made and made[number] > at_us - age_us
-        if young or (successor in made and made[successor] > at_us - grace_us):
-            kept.add(number)
-    return max(known.boundary.id, min(kept) - 1)
+        young = age_us is not None and number in times and times[number] > at_us - age_us
+        if young or (successor in times and times[successor] > at_us - grace_us):
+            kept_ids.add(number)
+    return max(contents.boundary.id, min(kept_ids) - 1)
 
 
-def made_by(created: Iterable[tuple[int, int]], at_us: int) -> dict[int, int]:
+def made_by(stamps: Iterable[tuple[int, int]], at_us: int) -> dict[int, int]:
     """When checkpoints were created, by id, from their ids and times in ascending order. A time after ``at_us`` is
     that of a clock that was ahead: it is taken for that of the next one, or for ``at_us``, so that it keeps nothing
     until the clock is there.
     """
-    made: dict[int, int] = {}
+    times: dict[int, int] = {}
     next_us = at_us
-    for number, created_us in reversed(list(created)):
-        next_us = made[number] = created_us if created_us <= at_us else next_us
-    return dict(sorted(made.items()))
+    for number, created_us in reversed(list(stamps)):
+        next_us = times[number] = created_us if created_us <= at_us else next_us
+    return dict(sorted(times.items()))
 
 
 def next_boundary(
-    known: RootContents, bound: int, retention: CheckpointRetention, at_us: int, writer: str
+    contents: RootContents, bound: int, retention: CheckpointRetention, at_us: int, writer: str
 ) -> tuple[Boundary, RetentionParts]:
     """The boundary at ``bound``, and its output index, some files of which are yet to be written."""
-    was = known.boundary
-    invariant(was.id <= bound < known.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id)
-    made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
+    was = contents.boundary
+    invariant(
+        was.id <= bound < contents.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id
+    )
+    boundary = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
     if retention.panes_us is not None:
-        aged = _aged(known, retention.panes_us, at_us)
-        panes, late = _acknowledged(known, aged, "panes"), _acknowledged(known, aged, "late")
-        made = msgspec.structs.replace(
-            made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
+        limit = _aged(contents, retention.panes_us, at_us)
+        panes, late = _acknowledged(contents, limit, "panes"), _acknowledged(contents, limit, "late")
+        boundary = msgspec.structs.replace(
+            boundary, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
         )
     parts: RetentionParts = []
-    for ref, entries in known.entries:
-        if there := _entries(known, made, entries):
-            parts.append((ref if there == entries else None, there))
-    new = [_output(known.manifests[number]) for number in known.ids if number <= bound and number in known.manifests]
-    if fresh := _entries(known, made, new):
+    for ref, entries in contents.entries:
+        if entries_left := _entries(contents, boundary, entries):
+            parts.append((ref if entries_left == entries else None, entries_left))
+    new = [
+        _output(contents.manifests[number])
+        for number in contents.ids
+        if number <= bound and number in contents.manifests
+    ]
+    if fresh := _entries(contents, boundary, new):
         parts.append((None, fresh))
+    # As a binary counter: a file is written again only with one that is as long, so each of n entries log2(n) times.
     while len(parts) > 1 and parts[-1][0] is None and len(parts[-2][1]) <= len(parts[-1][1]):
         parts[-2:] = [(None, parts[-2][1] + parts[-1][1])]
-    return made, parts
+    return boundary, parts
 
 
 def _output(manifest: Manifest) -> Output:
     """The output as the index lists it: with Spark's position only if that lists files."""
     spark, batch = manifest.spark, manifest.kind == "batch"
-    listed = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
+    lists_files = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
     return Output(
-        manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark if listed else None
+        manifest.id,
+        manifest.created_us,
+        manifest.writer,
+        manifest.panes,
+        manifest.late,
+        spark if lists_files else None,
     )
 
 
-def _entries(known: RootContents, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
-    left = (boundary.remaining(one) for one in entries if not _lost(known, one.id))
-    return [one for one in left if one.panes or one.late or one.spark]
+def _entries(contents: RootContents, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
+    left = (boundary.remaining(output) for output in entries if not _lost(contents, output.id))
+    return [output for output in left if output.panes or output.late or output.spark]
 
 
-def _lost(known: RootContents, number: int) -> bool:
+def _lost(contents: RootContents, number: int) -> bool:
     """Whether no reset can make a checkpoint count again: it and all that were abandoned after it are collected.
 
     Only up to the previous boundary: a checkpoint that is being collected may just have been pinned.
     """
-    pinned = known.pinned
+    pins = contents.pinned
     return any(
-        first <= number <= last <= known.boundary.id and not any(number <= one <= last for one in pinned)
-        for first, last in known.head.abandoned
+        first <= number <= last <= contents.boundary.id and not any(number <= pin_id <= last for pin_id in pins)
+        for first, last in contents.head.abandoned
     )
 
 
-def _aged(known: RootContents, age_us: int, at_us: int) -> int:
+def _aged(contents: RootContents, age_us: int, at_us: int) -> int:
     """Up to which checkpoint output is older than that."""
-    created = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
-    created += [(number, known.manifests[number].created_us) for number in known.ids if number in known.manifests]
-    aged = 0
-    for number, created_us in made_by(created, at_us).items():
+    stamps = [(output.id, output.created_us) for _, entries in contents.entries for output in entries]
+    stamps += [
+        (number, contents.manifests[number].created_us) for number in contents.ids if number in contents.manifests
+    ]
+    last_id = 0
+    for number, created_us in made_by(stamps, at_us).items():
         if created_us > at_us - age_us:
             break
-        aged = number
-    return aged
+        last_id = number
+    return last_id
 
 
-def _acknowledged(known: RootContents, aged: int, kind: OutputKind) -> int:
+def _acknowledged(contents: RootContents, limit: int, kind: OutputKind) -> int:
     """Up to which checkpoint output of that age can go: panes need a sink that has acknowledged them, ledgers only if
     the job has a sink for these.
     """
-    had = known.head.delivered
-    return min(aged, had.up_to(kind)) if kind == "panes" or had.late_sink else aged
+    had = contents.head.delivered
+    return min(limit, had.up_to(kind)) if kind == "panes" or had.late_sink else limit
 
 
-def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
+def unacknowledged(contents: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """How many files of panes and ledgers are old enough to delete, but not acknowledged by a sink."""
     if retention.panes_us is None:
         return 0
-    aged = _aged(known, retention.panes_us, at_us)
-    gone = {kind: _acknowledged(known, aged, kind) for kind in OUTPUT_KINDS}
-    outputs = [one for _, entries in known.entries for one in entries]
-    outputs += [_output(known.manifests[number]) for number in known.ids if number in known.manifests]
-    return sum(len(one.output(kind)) for one in outputs for kind in gone if gone[kind] < one.id <= aged)
+    limit = _aged(contents, retention.panes_us, at_us)
+    ends = {kind: _acknowledged(contents, limit, kind) for kind in OUTPUT_KINDS}
+    outputs = [output for _, entries in contents.entries for output in entries]
+    outputs += [_output(contents.manifests[number]) for number in contents.ids if number in contents.manifests]
+    return sum(len(output.output(kind)) for output in outputs for kind in ends if ends[kind] < output.id <= limit)
 
 
-def reachable(known: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
+def reachable(contents: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
     """Paths of the files of this root that are needed once ``boundary`` is published."""
     refs: list[FileRef] = []
-    for number, manifest in known.manifests.items():
-        if number > boundary.id or number in known.pinned:
+    for number, manifest in contents.manifests.items():
+        if number > boundary.id or number in contents.pinned:
             refs += boundary.needed(manifest)
     for part, entries in parts:
         refs += [part] if part is not None else []
-        for one in entries:
-            refs += (*one.panes, *one.late)
-            refs += one.spark.refs if one.spark else ()
+        for output in entries:
+            refs += (*output.panes, *output.late)
+            refs += output.spark.refs if output.spark else ()
     return {ref.path for ref in refs if ref.root == 0}
 
 
-def bases_read(known: RootContents, boundary: Boundary) -> set[int]:
+def bases_read(contents: RootContents, boundary: Boundary) -> set[int]:
     """Numbers of the roots that this one was forked from and still needs once ``boundary`` is published."""
-    kept = [one for number, one in known.manifests.items() if number > boundary.id or number in known.pinned]
-    return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
+    manifests = [
+        manifest
+        for number, manifest in contents.manifests.items()
+        if number > boundary.id or number in contents.pinned
+    ]
+    return {ref.root for manifest in manifests for ref in state_files(manifest)} - {0}
 
 
-def deletable_files(known: RootContents, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
+def deletable_files(contents: RootContents, boundary: Boundary, needed_paths: set[str], aged_us: int) -> list[str]:
     """Files that no checkpoint needs or will need.
 
     Files for ids above the head belong to checkpoints that are being made. A file that its own kept checkpoint does
     not name was left by an attempt that lost: it goes if the checkpoint was created before ``aged_us``.
     """
-    found = []
-    for path, number in known.written.items():
-        if path in needed or number > known.head.id:
+    paths = []
+    for path, number in contents.written_files.items():
+        if path in needed_paths or number > contents.head.id:
             continue
-        owner = known.manifests.get(number)
+        owner = contents.manifests.get(number)
         if number <= boundary.id or (owner is not None and owner.created_us <= aged_us):
-            found.append(path)
-    return sorted(found)
+            paths.append(path)
+    return sorted(paths)

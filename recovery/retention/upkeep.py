@@ -48,9 +48,9 @@ class Upkeep:
         if self._retention is None or self._collector.running:
             return
         # Of its own: a checkpoint object is used by one thread.
-        own = Checkpoint(self._checkpoint.objects, self._checkpoint.marker)
+        checkpoint = Checkpoint(self._checkpoint.objects, self._checkpoint.marker)
         self._collector = _Collector(self._collector.done)
-        self._collector.start(own, self._epoch, self._retention)
+        self._collector.start(checkpoint, self._epoch, self._retention)
         weakref.finalize(self, self._collector.end).atexit = False
 
     def published(self) -> None:
@@ -66,15 +66,15 @@ class Upkeep:
 class _Collector:
     """What the thread refers to: not the `Upkeep`, whose deletion ends it."""
 
-    def __init__(self, done: Upkept | None = None) -> None:
-        self.done, self.due, self._ended = done or Upkept(), threading.Event(), threading.Event()
+    def __init__(self, upkept: Upkept | None = None) -> None:
+        self.done, self.due, self._end = upkept or Upkept(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     @property
     def running(self) -> bool:
         """Whether a retention is set and the upkeep has not been ended."""
-        return self._thread is not None and self._thread.is_alive() and not self._ended.is_set()
+        return self._thread is not None and self._thread.is_alive() and not self._end.is_set()
 
     def start(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention) -> None:
         self.due.set()
@@ -83,7 +83,7 @@ class _Collector:
         self._thread.start()
 
     def end(self) -> None:
-        self._ended.set()
+        self._end.set()
         self.due.set()
 
     def join(self) -> None:
@@ -93,13 +93,13 @@ class _Collector:
     def _run(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention) -> None:
         while True:
             self.due.wait()
-            if self._ended.is_set():
+            if self._end.is_set():
                 return
             self.due.clear()
             began = time.monotonic()
             if not self._collect(checkpoint, epoch, retention):
                 return
-            if self._ended.wait(max(LEAST_PAUSE_S, TIMES_AS_LONG * (time.monotonic() - began))):
+            if self._end.wait(max(LEAST_PAUSE_S, TIMES_AS_LONG * (time.monotonic() - began))):
                 return
 
     def _collect(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention) -> bool:
@@ -109,20 +109,20 @@ class _Collector:
             head = checkpoint.newest()
             if head is not None and head.manifest.epoch != epoch:
                 return False
-            found = collect(checkpoint, retention)
+            result = collect(checkpoint, retention)
         except Exception as error:
-            why = error if isinstance(error, TidestateError) else repr(error)
-            log.warning("old checkpoints could not be deleted: this is tried again later: %s", why)
+            cause = error if isinstance(error, TidestateError) else repr(error)
+            log.warning("old checkpoints could not be deleted: this is tried again later: %s", cause)
             self.done = replace(self.done, failures=self.done.failures + 1)
             return True
-        count = (len(found.checkpoints), len(found.files), found.bytes)
+        count = (len(result.checkpoints), len(result.files), result.bytes)
         self.done = self.done.after(*count, at_us=now_us(), seconds=time.monotonic() - began)
-        if found.checkpoints or found.files:
+        if result.checkpoints or result.files:
             log.info(
                 "retention: deleted %s and %s, %s, in %.1f s",
-                pluralize(len(found.checkpoints), "checkpoint"),
-                pluralize(len(found.files), "file"),
-                size_text(found.bytes),
+                pluralize(len(result.checkpoints), "checkpoint"),
+                pluralize(len(result.files), "file"),
+                size_text(result.bytes),
                 self.done.last_s,
             )
         return True

@@ -28,23 +28,25 @@ class Added(NamedTuple):
 
 class _Field(NamedTuple):
     name: str
-    stored: str
-    added: Added | None
+    stored_name: str
+    addition: Added | None
     default: Any
 
 
-def without_defaults(value: Any, stored: Any) -> Any:
-    """``stored``, which msgspec made of ``value``, without added fields at their default."""
-    if isinstance(value, Mapping) and isinstance(stored, dict):
-        return {name: without_defaults(value.get(name), one) for name, one in stored.items()}
-    if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
-        return [without_defaults(one, other) for one, other in zip(value, stored, strict=True)]
+def without_defaults(value: Any, tree: Any) -> Any:
+    """``tree``, which msgspec made of ``value``, without added fields at their default."""
+    if isinstance(value, Mapping) and isinstance(tree, dict):
+        return {name: without_defaults(value.get(name), part) for name, part in tree.items()}
+    if isinstance(value, list | tuple) and isinstance(tree, list | tuple):
+        return [without_defaults(item, item_tree) for item, item_tree in zip(value, tree, strict=True)]
     fields = _fields(type(value))
-    if not fields or not isinstance(stored, dict):
-        return stored
-    left_out = {field.stored for field in fields if field.added and getattr(value, field.name) == field.default}
-    parts = {field.stored: getattr(value, field.name) for field in fields}
-    return {name: without_defaults(parts.get(name), one) for name, one in stored.items() if name not in left_out}
+    if not fields or not isinstance(tree, dict):
+        return tree
+    left_out = {
+        field.stored_name for field in fields if field.addition and getattr(value, field.name) == field.default
+    }
+    parts = {field.stored_name: getattr(value, field.name) for field in fields}
+    return {name: without_defaults(parts.get(name), part) for name, part in tree.items() if name not in left_out}
 
 
 def needs_of(value: Any) -> Iterator[str]:
@@ -54,14 +56,14 @@ def needs_of(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
-        for one in value:
-            yield from needs_of(one)
+        for item in value:
+            yield from needs_of(item)
     if isinstance(value, msgspec.Struct):
         yield from getattr(type(value), "needs", ())
     for field in _fields(type(value)):
         part = getattr(value, field.name)
-        if field.added and field.added.needs and part != field.default:
-            yield field.added.needs
+        if field.addition and field.addition.needs and part != field.default:
+            yield field.addition.needs
         yield from needs_of(part)
 
 
@@ -76,21 +78,24 @@ def _fields(kind: type) -> tuple[_Field, ...]:
 
 
 def _fields_of(kind: type) -> tuple[_Field, ...]:
-    found: list[tuple[str, str, Any, Any]]
+    fields: list[tuple[str, str, Any, Any]]
     if issubclass(kind, msgspec.Struct):
-        found = [
-            (one.name, one.encode_name, one.default, one.default_factory) for one in msgspec.structs.fields(kind)
+        fields = [
+            (field.name, field.encode_name, field.default, field.default_factory)
+            for field in msgspec.structs.fields(kind)
         ]
     elif dataclasses.is_dataclass(kind):
-        found = [(one.name, one.name, one.default, one.default_factory) for one in dataclasses.fields(kind)]
+        fields = [
+            (field.name, field.name, field.default, field.default_factory) for field in dataclasses.fields(kind)
+        ]
     else:
         return ()
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
-        _Field(name, stored, _added(hints[name]), factory() if callable(factory) else default)
-        for name, stored, default, factory in found
+        _Field(name, stored_name, _added(hints[name]), factory() if callable(factory) else default)
+        for name, stored_name, default, factory in fields
     )
 
 
 def _added(hint: Any) -> Added | None:
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Added)), None)
+    return next((entry for entry in getattr(hint, "__metadata__", ()) if isinstance(entry, Added)), None)

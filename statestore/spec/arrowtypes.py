@@ -106,9 +106,9 @@ def is_comparable(kind: pa.DataType) -> bool:
     return bool(is_ordered(kind) or decimal or pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def is_close(found: pa.DataType, wanted: pa.DataType) -> bool:
+def is_close(kind: pa.DataType, target: pa.DataType) -> bool:
     """Whether a cast between the two keeps the meaning: numbers to numbers, text to text, times to times."""
-    return bool(found.equals(wanted) or pa.types.is_null(found) or _family(found) == _family(wanted))
+    return bool(kind.equals(target) or pa.types.is_null(kind) or _family(kind) == _family(target))
 
 
 _FAMILIES = {
@@ -132,8 +132,8 @@ def _family(kind: pa.DataType) -> str:
 
 def is_position(kind: pa.DataType) -> bool:
     """Whether values of this type are whole numbers of 64 bits on a line: what an expiry column needs."""
-    whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-    return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
+    is_whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+    return bool(is_whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
 def positions(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
@@ -150,7 +150,7 @@ def is_storable(kind: pa.DataType) -> bool:
         return False
     if pa.types.is_struct(kind) and not kind.num_fields:
         return False
-    return all(is_storable(kind.field(place).type) for place in range(kind.num_fields))
+    return all(is_storable(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _parse(text: str) -> pa.DataType:
@@ -187,11 +187,11 @@ def _field(text: str) -> pa.Field:
 def _split(text: str) -> list[str]:
     """The parts between the commas that stand in no bracket."""
     parts, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter in "<([") - (letter in ">)]")
         if letter == "," and depth == 0:
-            parts.append(text[start:place])
-            start = place + 2
+            parts.append(text[start:index])
+            start = index + 2
     return [*parts, text[start:]] if text else []
 
 

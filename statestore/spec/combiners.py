@@ -44,8 +44,8 @@ def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
         raise UsageError("a built-in combiner has this name: choose another name", code="combiner-name", name=name)
 
     def keep(function: _F) -> _F:
-        other = _registered.get((name, version))
-        if other is not None and other.__qualname__ != function.__qualname__:
+        earlier = _registered.get((name, version))
+        if earlier is not None and earlier.__qualname__ != function.__qualname__:
             raise UsageError(
                 "another function is registered under this name and version: choose another name, or raise the "
                 "version",
@@ -82,8 +82,8 @@ def _load_entry_points(name: str) -> None:
     """Import what installed packages offer under this name: that registers it."""
     from importlib.metadata import entry_points  # takes a while to import
 
-    for one in entry_points(group=ENTRY_POINTS, name=name):
-        loaded(one, "combiner", IncompatibleError, code="combiner", name=name)
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        loaded(entry_point, "combiner", IncompatibleError, code="combiner", name=name)
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,12 @@ class Registration:
 
 def registrations(specs: Iterable[TableSpec]) -> tuple[Registration, ...]:
     """The combiners of these tables that are registered in this process."""
-    wanted = sorted({(group.combiner, group.version) for spec in specs for group in spec.groups})
-    return tuple(Registration(*one, _registered[one]) for one in wanted if one in _registered)
+    combiner_ids = sorted({(group.combiner, group.version) for spec in specs for group in spec.groups})
+    return tuple(
+        Registration(*combiner_id, _registered[combiner_id])
+        for combiner_id in combiner_ids
+        if combiner_id in _registered
+    )
 
 
 def append(lists: pa.Array, starts: Starts) -> pa.Array:
@@ -114,9 +118,9 @@ def append(lists: pa.Array, starts: Starts) -> pa.Array:
     offsets = np.append(ends[starts], ends[-1])
     width = np.int64 if pa.types.is_large_list(kind) else np.int32
     present = np.concatenate([[0], np.cumsum(lists.is_valid().to_numpy(zero_copy_only=False))])
-    missing = pa.array(present[stops] == present[starts])
+    is_null = pa.array(present[stops] == present[starts])
     make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return make.from_arrays(pa.array(offsets.astype(width)), list_values(lists), type=kind, mask=missing)
+    return make.from_arrays(pa.array(offsets.astype(width)), list_values(lists), type=kind, mask=is_null)
 
 
 def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool, newest: bool = False) -> pa.Table:
@@ -145,7 +149,7 @@ def combine_moments(rows: pa.Table, starts: Starts) -> pa.Table:
 
 
 def _moments(rows: pa.Table, starts: Starts) -> pa.Table:
-    known = np.logical_or.reduceat(np.asarray(rows.column(0).is_valid()), starts)
+    has_value = np.logical_or.reduceat(np.asarray(rows.column(0).is_valid()), starts)
     count, mean, m2 = (pc.fill_null(column, 0).to_numpy() for column in rows.columns)
     total = np.add.reduceat(count, starts)
     safe = np.where(total == 0, 1, total)
@@ -155,9 +159,9 @@ def _moments(rows: pa.Table, starts: Starts) -> pa.Table:
     shift = np.where(count == 0, 0.0, mean - origins)
     centre = np.add.reduceat(count * shift, starts) / safe
     distance = shift - np.repeat(centre, np.diff(np.append(starts, len(count))))
-    combined = np.add.reduceat(m2 + count * distance * distance, starts)
+    squares = np.add.reduceat(m2 + count * distance * distance, starts)
     origin = np.where(total == 0, 0.0, origin + centre)
-    columns = [pa.array(column, mask=~known) for column in (total, origin, combined)]
+    columns = [pa.array(column, mask=~has_value) for column in (total, origin, squares)]
     return pa.table(columns, schema=rows.schema)
 
 
@@ -173,6 +177,6 @@ def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Star
         return union_lists(rows, starts)
     if name == "moments":
         return combine_moments(rows, starts)
-    folded = registered(name, version)(rows, starts)
-    invariant(folded.num_rows == len(starts), "a combiner gives one row a key", name=name, keys=len(starts))
-    return folded
+    result = registered(name, version)(rows, starts)
+    invariant(result.num_rows == len(starts), "a combiner gives one row a key", name=name, keys=len(starts))
+    return result

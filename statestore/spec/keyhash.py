@@ -48,9 +48,9 @@ def key_hash(keys: pa.Table) -> npt.NDArray[np.uint32]:
     counts as an empty text.
     """
     hashes = np.full(keys.num_rows, 0xFFFFFFFF, np.uint32)
-    for place, column in enumerate(keys.columns):
+    for index, column in enumerate(keys.columns):
         text = pc.fill_null(_text(column), "") if column.null_count else _text(column)
-        if place == 0:
+        if index == 0:
             hashes = _extend(_prefix_states(pc.binary_length(text).to_numpy()), text)
         else:
             length = pc.binary_length(text).cast(pa.string())
@@ -79,9 +79,9 @@ def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         return values.view(pa.int32()).cast(pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         # Hexadecimal per distinct value: keys of this type are rare and short.
-        encoded = values.dictionary_encode()
-        names = pa.array([v.as_py().hex() for v in encoded.dictionary], pa.string())
-        return pa.DictionaryArray.from_arrays(encoded.indices, names).dictionary_decode()
+        codes = values.dictionary_encode()
+        names = pa.array([v.as_py().hex() for v in codes.dictionary], pa.string())
+        return pa.DictionaryArray.from_arrays(codes.indices, names).dictionary_decode()
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.cast(pa.string())
     if pa.types.is_decimal128(kind):
@@ -94,10 +94,10 @@ def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _decimal_text(values: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
     """Plain digits with the point, as Spark writes them; Arrow alone would write 1E-8."""
     scale = kind.scale
-    whole = pa.Array.from_buffers(
+    integers = pa.Array.from_buffers(
         pa.decimal128(kind.precision, 0), len(values), values.buffers(), offset=values.offset
     )
-    text = whole.cast(pa.string())
+    text = integers.cast(pa.string())
     if scale <= 0:
         return text
     sign = pc.if_else(pc.starts_with(text, "-"), "-", "")

@@ -64,19 +64,19 @@ def check_range(spec: TableSpec, keys: KeyRange) -> KeyRange:
     return KeyRange(*cuts)
 
 
-def after_expiry(spec: TableSpec, expired: int | None) -> Cut | None:
+def after_expiry(spec: TableSpec, bound: int | None) -> Cut | None:
     """Where live rows begin, when the expiry column leads the key."""
-    return Cut((expired,), after=True) if expired is not None and spec.expires_in_order else None
+    return Cut((bound,), after=True) if bound is not None and spec.expires_in_order else None
 
 
 def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
     """The number of rows before ``cut``. Rows must be sorted by their first ``width`` columns, the cut's at least."""
     first, last = 0, rows.num_rows
-    columns = [rows.column(place) for place in range(min(width, len(cut.values)))]
+    columns = [rows.column(index) for index in range(min(width, len(cut.values)))]
     while first < last:
         middle = (first + last) // 2
-        here = tuple(comparable(column[middle]) for column in columns)
-        if here < cut.values or (cut.after and here == cut.values):
+        key = tuple(comparable(column[middle]) for column in columns)
+        if key < cut.values or (cut.after and key == cut.values):
             first = middle + 1
         else:
             last = middle
@@ -88,11 +88,11 @@ def key_before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
     import pyarrow.compute as pc  # takes a while to import, and looking at checkpoints needs none
 
     result: pa.ChunkedArray | pa.Scalar = pa.scalar(cut.after)
-    for place in reversed(range(len(cut.values))):
-        column = rows.column(place)
-        value = as_scalar(cut.values[place], column.type)
-        less = pc.less(column, value)
-        result = pc.or_(less, pc.and_(pc.equal(column, value), result))
+    for index in reversed(range(len(cut.values))):
+        column = rows.column(index)
+        value = as_scalar(cut.values[index], column.type)
+        is_less = pc.less(column, value)
+        result = pc.or_(is_less, pc.and_(pc.equal(column, value), result))
     return cast(pa.ChunkedArray, result)  # a cut has a value
 
 
@@ -123,12 +123,12 @@ def _fitting(spec: TableSpec, values: Sequence[Any]) -> Key:
             key=spec.key_names,
             found=len(values),
         )
-    fitted = []
+    key = []
     for value, column in zip(values, spec.key, strict=False):
         try:
             if isinstance(value, float) and is_position(column.arrow):
                 raise TypeError("a whole number expected")
-            fitted.append(comparable(as_scalar(value, column.arrow)))
+            key.append(comparable(as_scalar(value, column.arrow)))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"the value of a bound does not fit its key column ({error})",
@@ -137,6 +137,6 @@ def _fitting(spec: TableSpec, values: Sequence[Any]) -> Key:
                 column=column.name,
                 type=column.type,
             ) from None
-        if fitted[-1] is None:
+        if key[-1] is None:
             raise UsageError("a bound must not be null", code="key-bound", table=spec.name, column=column.name)
-    return tuple(fitted)
+    return tuple(key)

@@ -45,8 +45,8 @@ def nested(values: pa.ChunkedArray | pa.Array, lengths: Numbers, kind: pa.DataTy
     """``values`` cut into lists of these ``lengths``."""
     large = pa.types.is_large_list(kind)
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int64 if large else np.int32)
-    made = pa.LargeListArray if large else pa.ListArray
-    return made.from_arrays(pa.array(offsets), whole(values), type=kind)
+    array_type = pa.LargeListArray if large else pa.ListArray
+    return array_type.from_arrays(pa.array(offsets), whole(values), type=kind)
 
 
 def distinct(values: pa.Array, owners: Numbers) -> tuple[Numbers, Numbers]:
@@ -57,24 +57,25 @@ def distinct(values: pa.Array, owners: Numbers) -> tuple[Numbers, Numbers]:
     if not len(values):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    # One number for owner and value, in their order: so one pass sorts and groups by both.
     codes = owners * (int(ranks.max()) + 1) + ranks
-    _, places, group = np.unique(codes, return_index=True, return_inverse=True)
-    return places, group
+    _, firsts, group = np.unique(codes, return_index=True, return_inverse=True)
+    return firsts, group
 
 
 def by_value(values: pa.Array, owners: Numbers, *, descending: bool = False) -> Numbers:
     """Places of the values by owner, then value, equal ones as they were; NaN and then null come last."""
     direction = "descending" if descending else "ascending"
     order = pc.sort_indices(values, sort_keys=[("", direction)]).to_numpy().astype(np.int64)
-    found: Numbers = order[np.argsort(owners[order], kind="stable")]
-    return found
+    positions: Numbers = order[np.argsort(owners[order], kind="stable")]
+    return positions
 
 
 def places_within(lengths: Numbers) -> Numbers:
     """0, 1, 2 … for each of the ``lengths``."""
     starts = np.cumsum(lengths) - lengths
-    found: Numbers = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-    return found
+    positions: Numbers = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+    return positions
 
 
 def union_lists(rows: pa.Table, starts: Numbers) -> pa.Table:
@@ -82,16 +83,16 @@ def union_lists(rows: pa.Table, starts: Numbers) -> pa.Table:
     one the smallest and the largest number of each value stays.
     """
     values, owners = _of_keys(rows.column(0), starts)
-    places, group = distinct(values, owners)
-    lengths = np.bincount(owners[places], minlength=len(starts))
-    columns = [nested(values.take(pa.array(places)), lengths, rows.schema.types[0])]
+    firsts, group = distinct(values, owners)
+    lengths = np.bincount(owners[firsts], minlength=len(starts))
+    columns = [nested(values.take(pa.array(firsts)), lengths, rows.schema.types[0])]
     folds = (np.add,) if rows.num_columns == 2 else (np.minimum, np.maximum)
-    for place, fold in zip(range(1, rows.num_columns), folds, strict=False):
-        numbers = flat(rows.column(place))[0].to_numpy(zero_copy_only=False)
+    for index, fold in zip(range(1, rows.num_columns), folds, strict=False):
+        numbers = flat(rows.column(index))[0].to_numpy(zero_copy_only=False)
         # Each value begins with its first number; the others are folded in.
-        folded = np.zeros(len(places), np.int64) if fold is np.add else numbers[places].copy()
-        fold.at(folded, group, numbers)
-        columns.append(nested(pa.array(folded), lengths, rows.schema.types[place]))
+        totals = np.zeros(len(firsts), np.int64) if fold is np.add else numbers[firsts].copy()
+        fold.at(totals, group, numbers)
+        columns.append(nested(pa.array(totals), lengths, rows.schema.types[index]))
     return pa.table(columns, schema=rows.schema)
 
 
@@ -102,8 +103,8 @@ def ordered_lists(rows: pa.Table, starts: Numbers, by: str, limit: int, *, desce
     lengths = np.bincount(owners, minlength=len(starts))
     if limit:
         order, lengths = order[places_within(lengths) < limit], np.minimum(lengths, limit)
-    taken = pa.array(order)
-    columns = [nested(flat(column)[0].take(taken), lengths, column.type) for column in rows.columns]
+    indices = pa.array(order)
+    columns = [nested(flat(column)[0].take(indices), lengths, column.type) for column in rows.columns]
     return pa.table(columns, schema=rows.schema)
 
 

@@ -91,7 +91,7 @@ def plain_schema(schema: pa.Schema, time_zone: str | None = None) -> pa.Schema:
         check_zone(time_zone)
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise UsageError("two columns have the same name: rename or drop one", code="column-twice", columns=twice)
-    return pa.schema([pa.field(one.name, _zoned(plain_type(one.type), time_zone)) for one in schema])
+    return pa.schema([pa.field(field.name, _zoned(plain_type(field.type), time_zone)) for field in schema])
 
 
 def plain_schemas(
@@ -100,7 +100,7 @@ def plain_schemas(
     """`plain_schema` of one stream, or of each of several by name."""
     if isinstance(schemas, pa.Schema):
         return plain_schema(schemas, time_zone)
-    return {name: plain_schema(one, time_zone) for name, one in schemas.items()}
+    return {name: plain_schema(schema, time_zone) for name, schema in schemas.items()}
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +119,7 @@ def _zoned(kind: pa.DataType, time_zone: str | None) -> pa.DataType:
     if time_zone is None:
         return kind
     if pt.is_struct(kind):
-        return pa.struct([one.with_type(_zoned(one.type, time_zone)) for one in kind])
+        return pa.struct([field.with_type(_zoned(field.type, time_zone)) for field in kind])
     if pt.is_list(kind):
         return pa.list_(_zoned(item_type(kind), time_zone))
     return TIME if pt.is_timestamp(kind) and kind.tz is None else kind
@@ -140,7 +140,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_decimal(kind):
         return _plain_decimal(kind)
     if pt.is_struct(kind):
-        return pa.struct([pa.field(one.name, plain_type(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
     if pt.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
     if pt.is_fixed_size_list(kind):
@@ -175,65 +175,65 @@ def plain_table(table: pa.Table, time_zone: str | None = None) -> pa.Table:
     """The same rows in plain types; times without a zone are in ``time_zone``, the first of two that an hour which
     occurs twice may mean. Raises `UsageError` as `as_table`.
     """
-    wanted = plain_schema(table.schema, time_zone)
-    if wanted.equals(table.schema):
+    schema = plain_schema(table.schema, time_zone)
+    if schema.equals(table.schema):
         return table
-    columns = [_column(table.column(n), field, time_zone) for n, field in enumerate(wanted)]
-    return pa.table(columns, schema=wanted)
+    columns = [_column(table.column(n), field, time_zone) for n, field in enumerate(schema)]
+    return pa.table(columns, schema=schema)
 
 
-def _column(column: pa.ChunkedArray, wanted: pa.Field, time_zone: str | None) -> pa.ChunkedArray:
-    if column.type.equals(wanted.type):
+def _column(column: pa.ChunkedArray, field: pa.Field, time_zone: str | None) -> pa.ChunkedArray:
+    if column.type.equals(field.type):
         return column
     try:
-        chunks = [part for chunk in column.chunks for part in _pieces(chunk, wanted.type, time_zone)]
+        chunks = [part for chunk in column.chunks for part in _pieces(chunk, field.type, time_zone)]
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
-            f"a column has values that do not fit {wanted.type} ({error}): cast it",
+            f"a column has values that do not fit {field.type} ({error}): cast it",
             code="batch-type",
-            column=wanted.name,
+            column=field.name,
             type=str(column.type),
         ) from None
-    return pa.chunked_array(chunks, wanted.type)
+    return pa.chunked_array(chunks, field.type)
 
 
 def _pieces(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> Iterator[pa.Array]:
     """The values as ``kind``, in several arrays where one is too small for all their bytes."""
     try:
-        found = [_converted(values, kind, time_zone)]
+        arrays = [_converted(values, kind, time_zone)]
     except pa.ArrowException:
         if len(values) < 2:
             raise
         middle = len(values) // 2
-        found = [*_pieces(values[:middle], kind, time_zone), *_pieces(values[middle:], kind, time_zone)]
-    yield from found
+        arrays = [*_pieces(values[:middle], kind, time_zone), *_pieces(values[middle:], kind, time_zone)]
+    yield from arrays
 
 
 def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa.Array:
-    found = values.type
-    if found.equals(kind):
+    source_kind = values.type
+    if source_kind.equals(kind):
         return values
     if isinstance(values, pa.ExtensionArray):
         return _converted(values.storage, kind, time_zone)
     if isinstance(values, pa.DictionaryArray):
         distinct = _converted(values.dictionary, kind, time_zone)
         return pa.DictionaryArray.from_arrays(values.indices, distinct).dictionary_decode()
-    if pt.is_run_end_encoded(found):
+    if pt.is_run_end_encoded(source_kind):
         return _converted(pc.run_end_decode(values), kind, time_zone)
-    if time_zone is not None and pt.is_timestamp(found) and found.tz is None:
-        return _instants(_converted(values, plain_type(found), None), time_zone)
-    if found == pa.time64("ns") or (pt.is_timestamp(found) and found.unit == "ns"):
+    if time_zone is not None and pt.is_timestamp(source_kind) and source_kind.tz is None:
+        return _instants(_converted(values, plain_type(source_kind), None), time_zone)
+    if source_kind == pa.time64("ns") or (pt.is_timestamp(source_kind) and source_kind.unit == "ns"):
         return _floored(values.view(pa.int64()), 1000).view(kind)
-    if pt.is_date64(found):
+    if pt.is_date64(source_kind):
         return _floored(values.view(pa.int64()), _DAY_MS).cast(pa.int32()).view(kind)
-    if pt.is_struct(found):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        both = zip(struct_fields(values), fields, strict=True)
-        parts = [_converted(part, one.type, time_zone) for part, one in both]
+    if pt.is_struct(source_kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        pairs = zip(struct_fields(values), fields, strict=True)
+        parts = [_converted(part, field.type, time_zone) for part, field in pairs]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
-    if pt.is_list_view(found) or pt.is_large_list_view(found):
+    if pt.is_list_view(source_kind) or pt.is_large_list_view(source_kind):
         # Arrow 26 casts them wrongly where there are nulls.
-        return _converted(pa.array(values.to_pylist(), pa.list_(item_type(found))), kind, time_zone)
+        return _converted(pa.array(values.to_pylist(), pa.list_(item_type(source_kind))), kind, time_zone)
     if pt.is_list(kind):
         ends = np.append(0, np.cumsum(lengths_of(values)))
         items = _converted(list_values(values), item_type(kind), time_zone)
@@ -241,10 +241,10 @@ def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa
     return values.cast(kind)
 
 
-def _floored(whole: pa.Array, by: int) -> pa.Array:
+def _floored(numbers: pa.Array, by: int) -> pa.Array:
     """Whole numbers divided by a positive one, rounded down: Arrow rounds towards zero."""
-    found = pc.divide(whole, by)
-    return pc.subtract(found, pc.greater(pc.multiply(found, by), whole).cast(pa.int64()))
+    quotients = pc.divide(numbers, by)
+    return pc.subtract(quotients, pc.greater(pc.multiply(quotients, by), numbers).cast(pa.int64()))
 
 
 def _instants(times: pa.Array, time_zone: str) -> pa.Array:
@@ -254,16 +254,16 @@ def _instants(times: pa.Array, time_zone: str) -> pa.Array:
 def schema_with_fields(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
     """``schema`` and, for each of ``names`` that it lacks, the field of a struct that has this path: ``a.b``."""
     for name in names:
-        if name not in schema.names and (found := _inside(schema, name)) is not None:
-            schema = schema.append(pa.field(name, found[2]))
+        if name not in schema.names and (match := _inside(schema, name)) is not None:
+            schema = schema.append(pa.field(name, match[2]))
     return schema
 
 
 def with_fields(rows: pa.Table, names: Iterable[str]) -> pa.Table:
     """``rows`` with the columns of `schema_with_fields`. A field of a null is null."""
     for name in names:
-        if name not in rows.column_names and (found := _inside(rows.schema, name)) is not None:
-            rows = rows.append_column(name, pc.struct_field(rows[found[0]], found[1]))
+        if name not in rows.column_names and (match := _inside(rows.schema, name)) is not None:
+            rows = rows.append_column(name, pc.struct_field(rows[match[0]], match[1]))
     return rows
 
 
@@ -274,10 +274,10 @@ def _inside(schema: pa.Schema, name: str) -> tuple[str, list[int], pa.DataType] 
     column, *fields = name.split(".")
     if not fields or column not in schema.names:
         return None
-    kind, places = schema.field(column).type, list[int]()
-    for one in fields:
-        if not isinstance(kind, pa.StructType) or kind.get_field_index(one) < 0:
+    kind, indices = schema.field(column).type, list[int]()
+    for field in fields:
+        if not isinstance(kind, pa.StructType) or kind.get_field_index(field) < 0:
             return None
-        places.append(kind.get_field_index(one))
-        kind = kind.field(places[-1]).type
-    return column, places, kind
+        indices.append(kind.get_field_index(field))
+        kind = kind.field(indices[-1]).type
+    return column, indices, kind

@@ -30,9 +30,9 @@ _LONGEST_SHARE = 10**9
 def quotients(decimals: Values, divisor: Values) -> pa.Array:
     """The doubles that are nearest to ``decimals`` by whole numbers; null where either is."""
     shorter = _shortest(decimals)
-    missing = np.asarray(pc.or_(decimals.is_null(), divisor.is_null()))
+    is_null = np.asarray(pc.or_(decimals.is_null(), divisor.is_null()))
     by = pc.fill_null(divisor, 1).to_numpy()
-    return pa.array(divided(digits_of(shorter), scaled(by, 10 ** scale_of(shorter))), mask=missing)
+    return pa.array(divided(digits_of(shorter), scaled(by, 10 ** scale_of(shorter))), mask=is_null)
 
 
 def doubles_of(decimals: Values) -> pa.Array:
@@ -40,18 +40,23 @@ def doubles_of(decimals: Values) -> pa.Array:
     return quotients(decimals, pa.array(np.ones(len(decimals), np.int64)))
 
 
-def between_decimals(ordered: Values, starts: Numbers, known: Numbers, q: float) -> pa.Array:
-    """Of ``known`` sorted decimals from each of ``starts`` the quantile, linear between two: the nearest double.
+def between_decimals(decimals: Values, starts: Numbers, counts: Numbers, q: float) -> pa.Array:
+    """Of ``counts`` sorted decimals from each of ``starts`` the quantile, linear between two: the nearest double.
 
     ``q`` is the fraction that was written: 0.1 is a tenth, which no double is.
     """
     share = Fraction(repr(q)).limit_denominator(_LONGEST_SHARE)
-    place, rest = np.divmod(np.maximum(known - 1, 0) * share.numerator, share.denominator)
-    shorter, empty = _shortest(ordered), known == 0
-    pair = [digits_of(shorter.take(pa.array(starts + at, mask=empty))) for at in (place, place + (rest > 0))]
-    weighted = [scaled(one, weight) for one, weight in zip(pair, (share.denominator - rest, rest), strict=True)]
+    # The quantile is at (count - 1) * q from the first row: ``lower`` rows after it, and ``remainder`` parts of
+    # ``share.denominator`` towards the next one. All of it in whole numbers, with one division at the end.
+    lower, remainder = np.divmod(np.maximum(counts - 1, 0) * share.numerator, share.denominator)
+    shorter, empty = _shortest(decimals), counts == 0
+    pair = [digits_of(shorter.take(pa.array(starts + step, mask=empty))) for step in (lower, lower + (remainder > 0))]
+    terms = [
+        scaled(digits, weight)
+        for digits, weight in zip(pair, (share.denominator - remainder, remainder), strict=True)
+    ]
     by = share.denominator * 10 ** scale_of(shorter)
-    return pa.array(divided(_added(*weighted), scaled(np.ones(len(known), np.int64), by)), mask=empty)
+    return pa.array(divided(_added(*terms), scaled(np.ones(len(counts), np.int64), by)), mask=empty)
 
 
 def divided(numbers: WholeNumbers, by: WholeNumbers) -> npt.NDArray[np.float64]:
@@ -59,10 +64,10 @@ def divided(numbers: WholeNumbers, by: WholeNumbers) -> npt.NDArray[np.float64]:
     exact = _is_exact(numbers) & _is_exact(by)
     if exact.all():
         return numbers.astype(np.float64) / by.astype(np.float64)
-    found = np.empty(len(numbers))
-    found[exact] = numbers[exact].astype(np.float64) / by[exact].astype(np.float64)
-    found[~exact] = (numbers[~exact].astype(object) / by[~exact].astype(object)).astype(np.float64)
-    return found
+    result = np.empty(len(numbers))
+    result[exact] = numbers[exact].astype(np.float64) / by[exact].astype(np.float64)
+    result[~exact] = (numbers[~exact].astype(object) / by[~exact].astype(object)).astype(np.float64)
+    return result
 
 
 def scaled(numbers: WholeNumbers, by: int | Numbers) -> WholeNumbers:
@@ -76,10 +81,10 @@ def scaled(numbers: WholeNumbers, by: int | Numbers) -> WholeNumbers:
     return product
 
 
-def _added(numbers: WholeNumbers, others: WholeNumbers) -> WholeNumbers:
-    if _magnitude(numbers) + _magnitude(others) >= _LARGEST:
-        numbers, others = numbers.astype(object), others.astype(object)
-    total: WholeNumbers = numbers + others
+def _added(numbers: WholeNumbers, addends: WholeNumbers) -> WholeNumbers:
+    if _magnitude(numbers) + _magnitude(addends) >= _LARGEST:
+        numbers, addends = numbers.astype(object), addends.astype(object)
+    total: WholeNumbers = numbers + addends
     return total
 
 
@@ -96,8 +101,8 @@ def decimal_units(decimals: Values) -> npt.NDArray[np.object_]:
 
 def _units(value: Decimal | None, scale: int) -> int:
     sign, digits, power = (value or Decimal(0)).as_tuple()
-    whole = int("".join(map(str, digits))) * int(10 ** (scale + int(power)))
-    return -whole if sign else whole
+    units = int("".join(map(str, digits))) * int(10 ** (scale + int(power)))
+    return -units if sign else units
 
 
 def scale_of(decimals: Values) -> int:
@@ -128,8 +133,8 @@ def _with_scale(kind: pa.DataType, scale: int) -> pa.DataType:
 
 
 def _is_exact(numbers: WholeNumbers) -> Flags:
-    found: Flags = np.asarray((numbers < _EXACT) & (numbers > -_EXACT), bool)
-    return found
+    is_exact: Flags = np.asarray((numbers < _EXACT) & (numbers > -_EXACT), bool)
+    return is_exact
 
 
 def _magnitude(numbers: WholeNumbers) -> int:

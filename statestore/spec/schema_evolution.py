@@ -17,61 +17,62 @@ import pyarrow as pa
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 
 
-def project_columns(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """``rows`` of the table as it was ``written`` (and whatever else they have, in front) in the form of ``spec``."""
-    if written == spec:
+def project_columns(old_spec: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """``rows`` that have the form ``old_spec`` in the form ``spec``; other columns that they have are in front."""
+    if old_spec == spec:
         return rows
-    was = {column.lasting: column.name for column in (*written.key, *written.values)}
-    added = [name for name in rows.column_names if name not in written.schema.names]
-    found: list[pa.Array | pa.ChunkedArray] = [rows[name] for name in added]
+    was = {column.lasting: column.name for column in (*old_spec.key, *old_spec.values)}
+    extra_names = [name for name in rows.column_names if name not in old_spec.schema.names]
+    columns: list[pa.Array | pa.ChunkedArray] = [rows[name] for name in extra_names]
     for column in (*spec.key, *spec.values):
         name = was.get(column.lasting)
-        found.append(pa.nulls(rows.num_rows, column.arrow) if name is None else rows[name].cast(column.arrow))
-    fields = [rows.schema.field(name) for name in added]
-    return pa.table(found, schema=pa.schema([*fields, *spec.schema]))
+        columns.append(pa.nulls(rows.num_rows, column.arrow) if name is None else rows[name].cast(column.arrow))
+    fields = [rows.schema.field(name) for name in extra_names]
+    return pa.table(columns, schema=pa.schema([*fields, *spec.schema]))
 
 
-def readable(written: TableSpec, spec: TableSpec) -> bool:
+def readable(old_spec: TableSpec, spec: TableSpec) -> bool:
     """Whether rows that were written for one form of a table can be read through the other."""
-    return written == spec or not differences(written, spec)
+    return old_spec == spec or not differences(old_spec, spec)
 
 
-def differences(written: TableSpec, spec: TableSpec) -> list[str]:
+def differences(old_spec: TableSpec, spec: TableSpec) -> list[str]:
     """Why rows of one form of a table cannot be read through the other, in words; empty where they can."""
-    if written.name != spec.name:
-        return [f"table {spec.name} was {written.name}"]
-    if not _same_key(written, spec):
-        return [f"key {_key_text(written)} -> {_key_text(spec)}"]
-    if _expiry(written) != _expiry(spec):
-        return [f"expires by {written.expiry} -> {spec.expiry}"]
-    was = {column.lasting: column for column in written.values}
-    groups, before = _groups(spec), _groups(written)
-    found = []
+    if old_spec.name != spec.name:
+        return [f"table {spec.name} was {old_spec.name}"]
+    if not _same_key(old_spec, spec):
+        return [f"key {_key_text(old_spec)} -> {_key_text(spec)}"]
+    if _expiry(old_spec) != _expiry(spec):
+        return [f"expires by {old_spec.expiry} -> {spec.expiry}"]
+    was = {column.lasting: column for column in old_spec.values}
+    groups, before = _groups(spec), _groups(old_spec)
+    reasons = []
     for column in spec.values:
         old = was.get(column.lasting)
         if old is None:
             continue
         if not widens(old.arrow, column.arrow):
-            found.append(f"{column.name} {old.type} -> {column.type}")
+            reasons.append(f"{column.name} {old.type} -> {column.type}")
         if old.combiner != column.combiner or before.get(column.lasting) != groups.get(column.lasting):
-            found.append(f"{column.name} has another combiner")
-    return found
+            reasons.append(f"{column.name} has another combiner")
+    return reasons
 
 
-def succeeding(stored: TableSpec, wanted: TableSpec, same: Mapping[str, str], mark: str) -> TableSpec:
-    """``wanted`` as what follows ``stored``: columns in ``same``, by the name each has there, keep their identity.
+def succeeding(old_spec: TableSpec, new_spec: TableSpec, old_names: Mapping[str, str], mark: str) -> TableSpec:
+    """``new_spec`` as what follows ``old_spec``: columns that ``old_names`` has, each with its name there, keep their
+    identity.
 
-    All others are new, also where ``stored`` has or had one of that name: ``mark`` is a word that no other change of
-    this table has used.
+    All others are new, also where ``old_spec`` has or had one of that name: ``mark`` is a word that no other change
+    of this table has used.
     """
-    was = {column.name: column.lasting for column in (*stored.key, *stored.values)}
+    was = {column.name: column.lasting for column in (*old_spec.key, *old_spec.values)}
 
     def known(column: Column) -> Column:
-        lasting = was[same[column.name]] if same.get(column.name) in was else f"__{mark}.{column.name}"
-        return msgspec.structs.replace(column, identity="" if lasting == column.name else lasting)
+        identity = was[old_names[column.name]] if old_names.get(column.name) in was else f"__{mark}.{column.name}"
+        return msgspec.structs.replace(column, identity="" if identity == column.name else identity)
 
-    key, values = (tuple(map(known, columns)) for columns in (wanted.key, wanted.values))
-    return msgspec.structs.replace(wanted, key=key, values=values)
+    key, values = (tuple(map(known, columns)) for columns in (new_spec.key, new_spec.values))
+    return msgspec.structs.replace(new_spec, key=key, values=values)
 
 
 def declared_table(spec: TableSpec) -> TableSpec:
@@ -114,11 +115,11 @@ def same_instants(old: pa.DataType, new: pa.DataType) -> bool:
     return bool(old.unit == new.unit and old.tz is not None and new.tz is not None)
 
 
-def _same_key(written: TableSpec, spec: TableSpec) -> bool:
+def _same_key(old_spec: TableSpec, spec: TableSpec) -> bool:
     """Whether keys are of the same columns, with types in which they have the same order and the same hash."""
-    if [column.lasting for column in written.key] != [column.lasting for column in spec.key]:
+    if [column.lasting for column in old_spec.key] != [column.lasting for column in spec.key]:
         return False
-    return all(_keeps_hash(old.arrow, new.arrow) for old, new in zip(written.key, spec.key, strict=True))
+    return all(_keeps_hash(old.arrow, new.arrow) for old, new in zip(old_spec.key, spec.key, strict=True))
 
 
 def _keeps_hash(old: pa.DataType, new: pa.DataType) -> bool:
@@ -131,17 +132,19 @@ def _takes_whole(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether a type holds every whole number of ``old``."""
     bits = old.bit_width - pa.types.is_signed_integer(old)
     if pa.types.is_integer(new):
-        signed = pa.types.is_signed_integer(new)
-        return bool(bits <= new.bit_width - signed and (signed or pa.types.is_unsigned_integer(old)))
+        is_signed = pa.types.is_signed_integer(new)
+        return bool(bits <= new.bit_width - is_signed and (is_signed or pa.types.is_unsigned_integer(old)))
     if pa.types.is_floating(new):
         return bool(bits <= {16: 11, 32: 24, 64: 53}[new.bit_width])
     return bool(pa.types.is_decimal(new) and new.scale >= 0 and new.precision - new.scale >= len(str(2**bits)))
 
 
 def _widen_fields(old: pa.StructType, new: pa.StructType) -> bool:
-    pairs = [(old.field(place), new.field(place)) for place in range(min(old.num_fields, new.num_fields))]
-    same = old.num_fields == new.num_fields and all(one.name == other.name for one, other in pairs)
-    return same and all(widens(one.type, other.type) for one, other in pairs)
+    pairs = [(old.field(index), new.field(index)) for index in range(min(old.num_fields, new.num_fields))]
+    names_agree = old.num_fields == new.num_fields and all(
+        old_field.name == new_field.name for old_field, new_field in pairs
+    )
+    return names_agree and all(widens(old_field.type, new_field.type) for old_field, new_field in pairs)
 
 
 def _expiry(spec: TableSpec) -> str | None:
@@ -150,13 +153,13 @@ def _expiry(spec: TableSpec) -> str | None:
 
 def _groups(spec: TableSpec) -> dict[str, tuple[object, ...]]:
     """Of each column that combines with others how it does, in identities."""
-    lasting = {column.name: column.lasting for column in spec.values}
+    identities = {column.name: column.lasting for column in spec.values}
 
     def facts(group: Group) -> tuple[object, ...]:
-        members = tuple(lasting[name] for name in group.columns)
-        return (members, group.combiner, lasting.get(group.by, ""), group.version, group.limit)
+        members = tuple(identities[name] for name in group.columns)
+        return (members, group.combiner, identities.get(group.by, ""), group.version, group.limit)
 
-    return {lasting[name]: facts(group) for group in spec.groups for name in group.columns}
+    return {identities[name]: facts(group) for group in spec.groups for name in group.columns}
 
 
 def _key_text(spec: TableSpec) -> str:

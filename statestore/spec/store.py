@@ -206,13 +206,13 @@ class Restored(msgspec.Struct, frozen=True):
     rows: int = 0
     seconds: float = 0.0
 
-    def plus(self, other: Restored) -> Restored:
+    def plus(self, later: Restored) -> Restored:
         """Both, one after the other."""
         return Restored(
-            self.files + other.files,
-            self.bytes + other.bytes,
-            self.rows + other.rows,
-            self.seconds + other.seconds,
+            self.files + later.files,
+            self.bytes + later.bytes,
+            self.rows + later.rows,
+            self.seconds + later.seconds,
         )
 
     @property

@@ -111,18 +111,21 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def _check(self) -> None:
         """Raise `UsageError` if this is no table."""
         names = [column.name for column in (*self.key, *self.values)]
-        lasting = {column.lasting for column in (*self.key, *self.values)}
-        if len(set(names)) != len(names) or len(lasting) != len(names):
-            repeated = sorted({name for name in names if names.count(name) > 1})
+        identities = {column.lasting for column in (*self.key, *self.values)}
+        if len(set(names)) != len(names) or len(identities) != len(names):
+            duplicates = sorted({name for name in names if names.count(name) > 1})
             raise UsageError(
-                "the column names of a table must all differ", code="table-columns", table=self.name, columns=repeated
+                "the column names of a table must all differ",
+                code="table-columns",
+                table=self.name,
+                columns=duplicates,
             )
-        if taken := [name for name in names if name.startswith("__")]:
+        if reserved_names := [name for name in names if name.startswith("__")]:
             raise UsageError(
                 "column names that begin with two underscores are reserved: choose other names",
                 code="table-columns",
                 table=self.name,
-                columns=taken,
+                columns=reserved_names,
             )
         if not self.key:
             raise UsageError("a table needs at least one key column", code="table-columns", table=self.name)
@@ -158,8 +161,8 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     def _check_combiners(self) -> None:
         values = {column.name: column for column in self.values}
-        grouped = [name for group in self.groups for name in group.columns]
-        if len(set(grouped)) != len(grouped) or not set(grouped) <= set(values):
+        group_columns = [name for group in self.groups for name in group.columns]
+        if len(set(group_columns)) != len(group_columns) or not set(group_columns) <= set(values):
             raise UsageError("a value column can be in one group only", code="table-groups", table=self.name)
         for group in self.groups:
             _check_group(self, group)
@@ -226,10 +229,12 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if rows.schema.equals(schema):
         return rows
-    there = set(rows.column_names)
-    missing = [name for name in schema.names if name not in there]
-    if missing:
-        raise UsageError("the rows lack columns of their table", code="rows-columns", table=table, missing=missing)
+    names = set(rows.column_names)
+    missing_names = [name for name in schema.names if name not in names]
+    if missing_names:
+        raise UsageError(
+            "the rows lack columns of their table", code="rows-columns", table=table, missing=missing_names
+        )
     columns = [rows[name] for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.type != field.type and not is_close(column.type, field.type):
@@ -244,13 +249,13 @@ def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         raise _mistyped(table, schema, rows.schema, str(error)) from None
 
 
-def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
+def _mistyped(table: str, target: Any, actual: Any, reason: str) -> UsageError:
     return UsageError(
         f"the types of the rows are not those of their table ({reason.lower()}): cast them first",
         code="rows-type",
         table=table,
-        expected=str(expected).replace("\n", ", "),
-        found=str(found).replace("\n", ", "),
+        expected=str(target).replace("\n", ", "),
+        found=str(actual).replace("\n", ", "),
     )
 
 
@@ -306,13 +311,13 @@ def _check_column(spec: TableSpec, column: Column) -> None:
     kind, combiner = column.arrow, column.combiner
     facts = {"table": spec.name, "column": column.name, "combiner": combiner, "type": column.type}
     if combiner not in COLUMN_COMBINERS:
-        known = "those for one column are " + ", ".join(COLUMN_COMBINERS)
+        choices = "those for one column are " + ", ".join(COLUMN_COMBINERS)
         hint = " for one column (this one is for a group)" if combiner in GROUP_COMBINERS else ""
-        raise UsageError(f"unknown combiner{hint}: {known}", code="combiner-type", **facts)
+        raise UsageError(f"unknown combiner{hint}: {choices}", code="combiner-type", **facts)
     wide = type_text(kind) in ("int64", "uint64", "float", "double")
-    summed = wide or pa.types.is_decimal(kind)
-    ordered = is_comparable(kind)
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    fits = {"sum": summed, "min": ordered, "max": ordered, "append": listed, "replace": True}[combiner]
+    has_sum = wide or pa.types.is_decimal(kind)
+    has_order = is_comparable(kind)
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    fits = {"sum": has_sum, "min": has_order, "max": has_order, "append": is_list, "replace": True}[combiner]
     if not fits:
         raise UsageError("this combiner does not support the type of the column", code="combiner-type", **facts)

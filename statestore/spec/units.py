@@ -17,30 +17,30 @@ _WORD_BYTES = 8
 def whole_units(values: Values) -> pa.Array | None:
     """Decimals without their point as int64, null where they are null; None if one does not fit."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    made = []
+    parts = []
     for chunk in chunks:
         words = _words(chunk)
-        missing = None
+        is_null = None
         if chunk.null_count:
-            missing = np.asarray(chunk.is_null())
-            words = np.where(missing[:, None], 0, words)  # what lies under a null may be anything
+            is_null = np.asarray(chunk.is_null())
+            words = np.where(is_null[:, None], 0, words)  # what lies under a null may be anything
         low = words[:, 0].copy()
         sign = low >> 63
-        if not all((words[:, place] == sign).all() for place in range(1, words.shape[1])):
+        if not all((words[:, index] == sign).all() for index in range(1, words.shape[1])):
             return None
-        made.append(pa.array(low, mask=missing))
-    return made[0] if len(made) == 1 else pa.concat_arrays([pa.array([], pa.int64()), *made])
+        parts.append(pa.array(low, mask=is_null))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], pa.int64()), *parts])
 
 
 def decimals_of(units: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
     """Int64 as decimals with the point of ``kind``. Raises `pa.ArrowInvalid` for one of too many digits."""
     widest = pa.decimal128(38, kind.scale) if pa.types.is_decimal128(kind) else pa.decimal256(76, kind.scale)
-    missing = np.asarray(units.is_null()) if units.null_count else None
+    is_null = np.asarray(units.is_null()) if units.null_count else None
     low = (units.fill_null(0) if units.null_count else units).to_numpy()
     words = np.empty((len(low), widest.bit_width // 64), np.int64)
     words[:, 0] = low
     words[:, 1:] = (low >> 63)[:, None]
-    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    valid = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
     return pa.Array.from_buffers(widest, len(low), [valid, pa.py_buffer(words)]).cast(kind)
 
 

@@ -36,16 +36,16 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 def hash_tables(tables: Mapping[str, pa.Table]) -> str:
     """Of named tables, as ``xxh3:<16 hexadecimal digits>``. The order of rows counts, that of columns does not."""
-    whole = xxhash.xxh3_64()
+    hasher = xxhash.xxh3_64()
     for name in sorted(tables):
-        whole.update(_text("table", name, str(tables[name].num_rows)))
+        hasher.update(_text("table", name, str(tables[name].num_rows)))
         for column in sorted(tables[name].column_names):
             values = tables[name][column]
-            whole.update(_text("column", column, logical(values.type)))
+            hasher.update(_text("column", column, logical(values.type)))
             for path, digest in _digests(values.chunks):
-                whole.update(_text(path))
-                whole.update(digest)
-    return f"xxh3:{whole.hexdigest()}"
+                hasher.update(_text(path))
+                hasher.update(digest)
+    return f"xxh3:{hasher.hexdigest()}"
 
 
 def _digests(chunks: Iterable[pa.Array]) -> Iterator[tuple[str, bytes]]:
@@ -69,7 +69,7 @@ def logical(kind: pa.DataType) -> str:
     if pt.is_map(kind):
         return f"map({logical(kind.key_type)},{logical(kind.item_type)})"
     if pt.is_struct(kind):
-        return f"struct({','.join(f'{len(one.name)}:{one.name}:{logical(one.type)}' for one in kind)})"
+        return f"struct({','.join(f'{len(field.name)}:{field.name}:{logical(field.type)}' for field in kind)})"
     if _is_list(kind):
         return f"list({logical(item_type(kind))})"
     if pt.is_decimal(kind):
@@ -150,9 +150,9 @@ def _known(path: str, values: pa.Array) -> Iterator[HashedPart]:
 def _times(path: str, times: npt.NDArray[np.int64], per_second: int) -> Iterator[HashedPart]:
     """Microseconds, and the rest of each. Those that 64 bits do not hold wrap around, in all units the same way."""
     if per_second == 10**9:
-        micros, rest = np.divmod(times, 1000)
+        micros, remainder = np.divmod(times, 1000)
         yield f"{path}value", micros
-        yield f"{path}{REST}", rest
+        yield f"{path}{REST}", remainder
     else:
         yield f"{path}value", times * (10**6 // per_second)
 
@@ -192,7 +192,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _text(*parts: str) -> bytes:
     """Parts that cannot run into each other."""
-    return b"".join(b"%d:%s" % (len(one), one) for one in (part.encode() for part in parts))
+    return b"".join(b"%d:%s" % (len(data), data) for data in (part.encode() for part in parts))
 
 
 _LISTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)

@@ -38,14 +38,14 @@ class Calls:
     """A context manager, one at a time in a process, for all of its threads.
 
     ``hook`` is called before and after the effect of each call; of a ``write`` also ``during`` it, when half of its
-    bytes are in the file. What it raises the caller gets, as if from the system. Calls below the folders ``apart`` do
-    not count, and have no hook.
+    bytes are in the file. What it raises the caller gets, as if from the system. Calls below the folders ``left_out``
+    do not count, and have no hook.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], hook: Callable[[Call, When], None], apart: Collection[str] = ()
+        self, folder: str | os.PathLike[str], hook: Callable[[Call, When], None], left_out: Collection[str] = ()
     ) -> None:
-        self._folder, self._apart = os.path.realpath(folder), apart
+        self._folder, self._left_out = os.path.realpath(folder), left_out
         self._hook = hook
         self._lock = threading.RLock()
         self._real: list[tuple[Any, str, Any]] = []
@@ -53,12 +53,12 @@ class Calls:
 
     def __enter__(self) -> Self:
         names = {"link": 1, "rename": 1, "replace": 1, "unlink": 0, "remove": 0, "mkdir": 0, "rmdir": 0}
-        for name, place in names.items():
-            self._patch(os, name, self._of_path({"replace": "rename", "remove": "unlink"}.get(name, name), place))
+        for name, index in names.items():
+            self._patch(os, name, self._of_path({"replace": "rename", "remove": "unlink"}.get(name, name), index))
         self._patch(os, "fsync", self._fsync)
-        opened = self._opened(io.open)
+        open_counted = self._opened(io.open)
         for module in (builtins, io):
-            self._patch(module, "open", lambda _real: opened)
+            self._patch(module, "open", lambda _real: open_counted)
         return self
 
     def __exit__(
@@ -73,14 +73,18 @@ class Calls:
         self._real.append((module, name, real))
         setattr(module, name, make(real))
 
-    def _of_path(self, name: str, place: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """A function whose argument number ``place`` is the name that changes."""
-        handle = "dst_dir_fd" if place else "dir_fd"
+    def _of_path(self, name: str, index: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A function whose argument number ``index`` is the name that changes."""
+        handle = "dst_dir_fd" if index else "dir_fd"
 
         def made(real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*given: Any, **options: Any) -> Any:
-                below = self._below(given[place], options.get(handle))
-                return real(*given, **options) if below is None else self._call(name, below, real, *given, **options)
+            def call(*arguments: Any, **options: Any) -> Any:
+                below = self._below(arguments[index], options.get(handle))
+                return (
+                    real(*arguments, **options)
+                    if below is None
+                    else self._call(name, below, real, *arguments, **options)
+                )
 
             return call
 
@@ -98,11 +102,11 @@ class Calls:
         return fsync
 
     def _opened(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def opened(file: Any, mode: str = "r", buffering: int = -1, *given: Any, **options: Any) -> Any:
+        def opened(file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **options: Any) -> Any:
             below = None if isinstance(file, int) or not set("wxa+") & set(mode) else self._below(file, None)
             if below is None or "b" not in mode:
-                return real(file, mode, buffering, *given, **options)
-            raw = self._call("open", below, real, file, mode, 0, *given, **options)
+                return real(file, mode, buffering, *arguments, **options)
+            raw = self._call("open", below, real, file, mode, 0, *arguments, **options)
             return _CountedFile(cast(io.FileIO, raw), self, below)
 
         return opened
@@ -117,15 +121,15 @@ class Calls:
         if full == self._folder:
             return ""
         below = full[len(self._folder) + 1 :] if full.startswith(f"{self._folder}{os.sep}") else None
-        return None if below is not None and below.split(os.sep)[0] in self._apart else below
+        return None if below is not None and below.split(os.sep)[0] in self._left_out else below
 
-    def _call(self, name: str, path: str, effect: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    def _call(self, name: str, path: str, effect: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self._lock:
             call = self._counted(name, path)
             self._hook(call, "before")
-            found = effect(*given, **options)
+            result = effect(*arguments, **options)
             self._hook(call, "after")
-            return found
+            return result
 
     def _write(self, file: io.FileIO, path: str, data: Any) -> int:
         view = memoryview(data).cast("B")

@@ -33,7 +33,7 @@ def _column(kind: str, combiner: str, *values: Any) -> CombinerCase:
 
 
 def _group(combiner: str, by: str, kinds: tuple[str, ...], *values: KeyRow) -> CombinerCase:
-    columns = tuple(Column(f"c{place}", kind) for place, kind in enumerate(kinds))
+    columns = tuple(Column(f"c{index}", kind) for index, kind in enumerate(kinds))
     group = Group(tuple(column.name for column in columns), combiner, by)
     return TableSpec("one", K, columns, None, (group,)), [("a", *value) for value in values]
 
@@ -119,32 +119,31 @@ class Applying(Opening):
     def test_parts_apply_in_order(self, tmp_path: Path) -> None:
         """Delete, put, merge, expire: each part sees what the one before it left."""
         history = ModelHistory([NAMED, MAIN])
-        named = {name: table(NAMED, [(name, True, 1)]) for name in ("delete", "put", "merge")}
-        gone = table(MAIN, [(5, "a", 1, 1, None, None, None), (6, "a", 1, 1, None, None, None)])
-        every = table(NAMED, [("put", True, 10), ("delete", True, 10)])
-        merged = table(NAMED, [("put", True, 100), ("merge", True, 100), ("merge", True, 1000)])
+        named_rows = {name: table(NAMED, [(name, True, 1)]) for name in ("delete", "put", "merge")}
+        expiring = table(MAIN, [(5, "a", 1, 1, None, None, None), (6, "a", 1, 1, None, None, None)])
+        both_rows = table(NAMED, [("put", True, 10), ("delete", True, 10)])
+        merges = table(NAMED, [("put", True, 100), ("merge", True, 100), ("merge", True, 1000)])
         with self.opened([NAMED, MAIN], tmp_path / "store") as store:
-            for place, rows in enumerate(named.values()):
-                history.apply(store, {"named": TableChanges(put=rows)}, applied(place + 1))
-            both = named["delete"], named["put"]
-            delete = TableChanges(delete=both[0].select(["k", "b"]), put=every, merge=merged)
-            history.apply(store, {"named": delete, "main": TableChanges(put=gone, expire=5)}, applied(4))
+            for index, rows in enumerate(named_rows.values()):
+                history.apply(store, {"named": TableChanges(put=rows)}, applied(index + 1))
+            first = TableChanges(delete=named_rows["delete"].select(["k", "b"]), put=both_rows, merge=merges)
+            history.apply(store, {"named": first, "main": TableChanges(put=expiring, expire=5)}, applied(4))
             check_store(store, history.now, "after delete, put, merge and expire in one change set")
-            again = TableChanges(delete=every.select(["k", "b"]), merge=merged)
-            history.apply(store, {"named": again, "main": TableChanges(merge=gone)}, applied(5))
+            later = TableChanges(delete=both_rows.select(["k", "b"]), merge=merges)
+            history.apply(store, {"named": later, "main": TableChanges(merge=expiring)}, applied(5))
             check_store(store, history.now, "after a merge into what was deleted and what had expired")
 
     @pytest.mark.parametrize("name", COMBINER_CASES)
     def test_rows_of_a_key_combine(self, tmp_path: Path, name: str) -> None:
         """By the combiner of each column and group, however the rows are split into change sets."""
-        one, rows = COMBINER_CASES[name]
-        specs = [replace(one, name=split.__name__) for split in SPLITS]
+        spec, rows = COMBINER_CASES[name]
+        specs = [replace(spec, name=split.__name__) for split in SPLITS]
         history, steps = ModelHistory(specs), [split(rows) for split in SPLITS]
         with self.opened(specs, tmp_path / "store") as store:
-            for place, parts in enumerate(zip_longest(*steps, fillvalue=[])):
+            for index, parts in enumerate(zip_longest(*steps, fillvalue=[])):
                 merges = zip(specs, parts, strict=True)
-                merged = {spec.name: TableChanges(merge=table(spec, part)) for spec, part in merges}
-                history.apply(store, merged, applied(place + 1))
+                changes = {spec.name: TableChanges(merge=table(spec, part)) for spec, part in merges}
+                history.apply(store, changes, applied(index + 1))
                 for model in history.now.tables.values():
                     check_lookup(store, model, [("a",), ("b",), ("c",)])
             check_store(store, history.now, f"after merges of one key ({name})")
@@ -241,18 +240,18 @@ class Applying(Opening):
 
     def test_too_many_tables_or_columns_do_not_open(self, tmp_path: Path) -> None:
         """One past the limit, or one name twice."""
-        for place, (specs, error) in enumerate(
+        for index, (specs, error) in enumerate(
             [(_tables(TABLES + 1), LimitError), ([_columns(COLUMNS + 1)], LimitError), ([NAMED, NAMED], UsageError)]
         ):
-            with pytest.raises(error), self.opened(specs, tmp_path / str(place)):
+            with pytest.raises(error), self.opened(specs, tmp_path / str(index)):
                 pass  # pragma: no cover
 
 
-def refuse(store: StateStore, bad: Refusal, offered: Applied) -> None:
+def refuse(store: StateStore, bad: Refusal, step: Applied) -> None:
     """Raise unless the store refuses the change set with the right kind of error."""
     before = store.applied
     try:
-        store.apply(bad.changes, offered)
+        store.apply(bad.changes, step)
     except bad.error:
         promise(store.applied == before, f"`applied` stays when {bad.why} is refused", found=store.applied)
         return

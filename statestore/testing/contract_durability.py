@@ -28,17 +28,17 @@ class Keeping(Opening):
     def test_a_snapshot_loads_into_another_store(self, tmp_path: Path) -> None:
         """Rows, `applied` and bounds are the same there; both go on, each for itself."""
         history = ModelHistory(SPECS)
-        with self.opened(SPECS, tmp_path / "store") as store, self.opened(SPECS, tmp_path / "other") as other:
+        with self.opened(SPECS, tmp_path / "store") as store, self.opened(SPECS, tmp_path / "other") as copy:
             for sequence in range(1, 21):
                 history.apply(store, seeded_changes(SEED, sequence), applied(sequence))
             history.expire(store, "main", 7)
-            other.load(store.snapshot(), store.applied, store.expired)
-            check_store(other, history.now, "after load() of a snapshot")
+            copy.load(store.snapshot(), store.applied, store.expired)
+            check_store(copy, history.now, "after load() of a snapshot")
             later = seeded_changes(SEED, 21)
-            other.apply(later, applied(21))
+            copy.apply(later, applied(21))
             check_store(store, history.now, "after a store loaded from its snapshot went on")
             history.add(later, applied(21))
-            check_store(other, history.now, "after change sets on top of a loaded snapshot")
+            check_store(copy, history.now, "after change sets on top of a loaded snapshot")
 
     def test_a_loaded_store_opens_again(self, tmp_path: Path) -> None:
         """A volatile one empty, a durable one as it was loaded."""
@@ -46,10 +46,10 @@ class Keeping(Opening):
         with self.opened(SPECS, tmp_path / "store") as store:
             for sequence in range(1, 11):
                 history.apply(store, seeded_changes(SEED, sequence), applied(sequence))
-            with self.opened(SPECS, tmp_path / "other") as other:
-                other.load(store.snapshot(), store.applied, store.expired)
-        with self.opened(SPECS, tmp_path / "other") as again:
-            history.resume(again, durable=self.durable)
+            with self.opened(SPECS, tmp_path / "other") as copy:
+                copy.load(store.snapshot(), store.applied, store.expired)
+        with self.opened(SPECS, tmp_path / "other") as reopening:
+            history.resume(reopening, durable=self.durable)
 
     def test_load_takes_few_tables_in_many_batches(self, tmp_path: Path) -> None:
         """Also none at all, and empty batches; rows that have expired stay away."""
@@ -68,16 +68,16 @@ class Keeping(Opening):
         """After a change set or a load it is refused, and nothing is loaded."""
         history = ModelHistory([MAIN, NAMED])
         row = table(NAMED, [("a", True, 1)])
-        other: dict[str, list[pa.Table]] = {"main": [], "named": [table(NAMED, [("b", True, 1)])]}
+        rows: dict[str, list[pa.Table]] = {"main": [], "named": [table(NAMED, [("b", True, 1)])]}
         with self.opened([MAIN, NAMED], tmp_path / "store") as store:
             history.apply(store, {"named": TableChanges(put=row)}, applied(1))
             with pytest.raises(UsageError):
-                store.load(other, applied(5), {"main": 3})
+                store.load(rows, applied(5), {"main": 3})
             check_store(store, history.now, "after load() into a store with rows was refused")
         with self.opened([MAIN, NAMED], tmp_path / "loaded") as store:
             store.load({"named": [row]}, applied(1))
             with pytest.raises(UsageError):
-                store.load(other, applied(5), {"main": 3})
+                store.load(rows, applied(5), {"main": 3})
             check_store(store, history.now, "after a second load() was refused")
 
     @pytest.mark.parametrize("keys", [["b", "a"], ["a", "a"]], ids=["falling", "twice"])
@@ -129,13 +129,16 @@ class Keeping(Opening):
         """The store is then at exactly one of the change sets, and goes on from there."""
         for seed in range(max(1, settings().max_examples // 20)):
             folder, history = tmp_path / str(seed), ModelHistory(SPECS)
-            reported = killed_child(type(self), folder, seed)
-            for sequence in range(1, reported + 2):  # one more: it may be killed before it reports
+            progress = killed_child(type(self), folder, seed)
+            for sequence in range(1, progress + 2):  # one more: it may be killed before it reports
                 history.add(seeded_changes(seed, sequence), applied(sequence))
             with self.opened(SPECS, folder) as store:
                 if self.durable_apply:
-                    kept = store.applied.sequence >= reported
+                    is_complete = store.applied.sequence >= progress
                     promise(
-                        kept, "being killed loses nothing that was applied", found=store.applied, reported=reported
+                        is_complete,
+                        "being killed loses nothing that was applied",
+                        found=store.applied,
+                        reported=progress,
                     )
                 history.resume(store, durable=False)

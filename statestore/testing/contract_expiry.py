@@ -26,18 +26,18 @@ POSITIONS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "da
 """Types an expiry column may have."""
 
 
-def _expiring(kind: str, place: str) -> TableSpec:
+def _expiring(kind: str, role: str) -> TableSpec:
     time, name = Column("t", kind), Column("k", "string")
     value = Column("v", "int64")
-    if place == "value":
-        return TableSpec(place, (name,), (time, value), "t")
-    return TableSpec(place, (time, name) if place == "leading" else (name, time), (value,), "t")
+    if role == "value":
+        return TableSpec(role, (name,), (time, value), "t")
+    return TableSpec(role, (time, name) if role == "leading" else (name, time), (value,), "t")
 
 
 def _row(spec: TableSpec, time: int, name: str) -> KeyRow:
     moment: Any = date(1970, 1, 1) + timedelta(time) if "date" in str(spec.schema.field("t").type) else time
-    named = {"t": moment, "k": name, "v": time}
-    return tuple(named[column] for column in spec.schema.names)
+    values = {"t": moment, "k": name, "v": time}
+    return tuple(values[column] for column in spec.schema.names)
 
 
 def _check(store: StateStore, history: ModelHistory, rows: Mapping[str, Sequence[KeyRow]]) -> None:
@@ -60,20 +60,20 @@ class Forgetting(Opening):
     @pytest.mark.parametrize("kind", POSITIONS)
     def test_expired_rows_are_never_seen(self, tmp_path: Path, kind: str) -> None:
         """Nor do they come back: the bound stays when rows, or a lower bound, arrive later."""
-        specs = [_expiring(kind, place) for place in ("leading", "second", "value")]
+        specs = [_expiring(kind, role) for role in ("leading", "second", "value")]
         first, late = [(1, "a"), (2, "a2"), (2, "b"), (3, "c"), (100, "d")], [(0, "e"), (2, "b"), (4, "f")]
         rows = {spec.name: [_row(spec, *pair) for pair in first] for spec in specs}
-        more = {spec.name: [_row(spec, *pair) for pair in late] for spec in specs}
-        every, history = {spec.name: rows[spec.name] + more[spec.name] for spec in specs}, ModelHistory(specs)
+        late_rows = {spec.name: [_row(spec, *pair) for pair in late] for spec in specs}
+        all_rows, history = {spec.name: rows[spec.name] + late_rows[spec.name] for spec in specs}, ModelHistory(specs)
         steps = [
             {spec.name: TableChanges(put=table(spec, rows[spec.name]), expire=0) for spec in specs},
             {spec.name: TableChanges(expire=2) for spec in specs},
-            {spec.name: TableChanges(put=table(spec, more[spec.name]), expire=1) for spec in specs},
+            {spec.name: TableChanges(put=table(spec, late_rows[spec.name]), expire=1) for spec in specs},
         ]
         with self.opened(specs, tmp_path / "store") as store:
-            for place, step in enumerate(steps):
-                history.apply(store, step, applied(place + 1))
-                _check(store, history, every)
+            for index, step in enumerate(steps):
+                history.apply(store, step, applied(index + 1))
+                _check(store, history, all_rows)
             for bound in (3, 1, 127):
                 for spec in specs:
                     history.expire(store, spec.name, bound)
@@ -110,10 +110,10 @@ class Forgetting(Opening):
 
         steps = [put(5), TableChanges(expire=5), put(7), put(4), put(6), put(None), TableChanges(expire=9), put(8)]
         with self.opened([LATEST], tmp_path / "store") as store:
-            for place, step in enumerate(steps):
-                history.apply(store, {"latest": step}, applied(place + 1))
+            for index, step in enumerate(steps):
+                history.apply(store, {"latest": step}, applied(index + 1))
                 check_lookup(store, history.now.tables["latest"], [(True, zero, b"k"), (False, zero, b"k")])
-                check_store(store, history.now, f"after step {place} of puts around the bound of a value column")
+                check_store(store, history.now, f"after step {index} of puts around the bound of a value column")
 
     def test_only_what_can_expire_expires(self, tmp_path: Path) -> None:
         """A table without an expiry column, and one nobody declared, are refused; nothing changes."""

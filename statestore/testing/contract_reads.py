@@ -61,8 +61,8 @@ def _grid_steps() -> list[ChangeSet]:
 
 def _grid_model() -> TableModel:
     model = StoreModel([GRID])
-    for place, step in enumerate(_grid_steps()):
-        model.apply(step, applied(place + 1))
+    for index, step in enumerate(_grid_steps()):
+        model.apply(step, applied(index + 1))
     return model.tables["grid"]
 
 
@@ -105,9 +105,9 @@ class ReadContract(Opening):
     def test_wrong_bounds_are_refused(self, tmp_path: Path, wrong: dict[str, Any]) -> None:
         """Too many values, of a wrong type, too large for the column, or null."""
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            for folded in (True, False):
+            for is_folded in (True, False):
                 with pytest.raises(UsageError):
-                    list(store["grid"].scan(key_range(**wrong), folded=folded))
+                    list(store["grid"].scan(key_range(**wrong), folded=is_folded))
 
     def test_bounds_may_be_times_or_their_numbers(self, tmp_path: Path) -> None:
         """Also for dates, and before 1970."""
@@ -118,10 +118,10 @@ class ReadContract(Opening):
         with self.opened([spec], tmp_path / "store", {"dated": TableChanges(put=table(spec, rows))}) as store:
             low = (datetime(1969, 12, 31, 23, 59, 58, tzinfo=UTC), date(1970, 1, 1))
             high = (datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC), date(1970, 1, 6))
-            expected = [row for row in rows if (-2_000_000, low[1]) <= row[:2] < (3_000_000, high[1])]
-            same_rows(spec, store["dated"].scan(key_range(low, high)), expected, "bounds may be times and dates")
+            reference = [row for row in rows if (-2_000_000, low[1]) <= row[:2] < (3_000_000, high[1])]
+            same_rows(spec, store["dated"].scan(key_range(low, high)), reference, "bounds may be times and dates")
             numbers = store["dated"].scan(key_range((-2_000_000, 0), (3_000_000, 5)))
-            same_rows(spec, numbers, expected, "bounds may be numbers in the unit of their column")
+            same_rows(spec, numbers, reference, "bounds may be numbers in the unit of their column")
 
     def test_scans_stay_in_order_from_batch_to_batch(self, tmp_path: Path) -> None:
         """Forwards, backwards, and in a snapshot."""
@@ -139,9 +139,9 @@ class ReadContract(Opening):
                 "a scan of a part": (store["many"].scan(key_range((500,), (60_000,))), range(1000, 120_000)),
                 "a snapshot": (store.snapshot()["many"], range(BATCH)),
             }
-            for what, (batches, expected) in ways.items():
-                found = np.concatenate([batch["v"].to_numpy() for batch in batches])
-                promise(np.array_equal(found, np.array(expected)), f"{what} is in key order from batch to batch")
+            for way, (batches, reference) in ways.items():
+                values = np.concatenate([batch["v"].to_numpy() for batch in batches])
+                promise(np.array_equal(values, np.array(reference)), f"{way} is in key order from batch to batch")
 
     def test_look_ups_are_aligned(self, tmp_path: Path) -> None:
         """Keys that repeat, are missing, or none at all."""
@@ -172,15 +172,15 @@ class ReadContract(Opening):
         pairs = list(product(domain[width], domain[width]))
         requests: list[KeyRow] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
         lower, upper = [low for low, _ in pairs], [high for _, high in pairs]
-        model, many = _grid_model(), (requests * len(pairs))[: len(pairs)]
+        model, prefix_rows = _grid_model(), (requests * len(pairs))[: len(pairs)]
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            check_ranges(store, model, RangeRequests(many, width, lower, upper))
+            check_ranges(store, model, RangeRequests(prefix_rows, width, lower, upper))
             check_ranges(store, model, RangeRequests(requests, width, None, None))
-            check_ranges(store, model, RangeRequests(many, width, lower, None))
-            check_ranges(store, model, RangeRequests(many, width, None, upper))
+            check_ranges(store, model, RangeRequests(prefix_rows, width, lower, None))
+            check_ranges(store, model, RangeRequests(prefix_rows, width, None, upper))
             check_ranges(store, model, RangeRequests([], width, [], []))
         with self.opened([GRID], tmp_path / "empty") as store:
-            check_ranges(store, TableModel(GRID), RangeRequests(many, width, lower, upper))
+            check_ranges(store, TableModel(GRID), RangeRequests(prefix_rows, width, lower, upper))
 
     def test_ranges_take_bounds_in_chunks(self, tmp_path: Path) -> None:
         """Requests and bounds may be chunked, each in its own way."""
@@ -188,11 +188,11 @@ class ReadContract(Opening):
         requests = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
         lower = pa.chunked_array([["a", "b"], [None]], pa.string())
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            found = store["grid"].ranges(requests, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
-            expected = _grid_model().ranges([row[:1] for row in rows], ["a", "b", None], ["b", "c", "c"])
+            answer = store["grid"].ranges(requests, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
+            reference = _grid_model().ranges([row[:1] for row in rows], ["a", "b", None], ["b", "c", "c"])
             same(
-                found.request_index.to_pylist(),
-                [request_index for request_index, _ in expected],
+                answer.request_index.to_pylist(),
+                [request_index for request_index, _ in reference],
                 "bounds may come in chunks",
             )
 
@@ -221,20 +221,20 @@ class ReadContract(Opening):
 
     def test_a_null_in_a_key_finds_nothing(self, tmp_path: Path) -> None:
         """Whichever column it is in; the other keys and requests are answered."""
-        asked = pa.table(
+        keys = pa.table(
             [[1, None, 2, None], ["a", "b", None, None], [10, 10, 10, 10]],
             schema=GRID.key_schema,
         )
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            found = store["grid"].lookup(asked)
-            promise(found.found.to_pylist()[1:] == [False] * 3, "a null in a key finds nothing", found=found.found)
-            alone = store["grid"].lookup(asked.slice(0, 1))
-            promise(found.rows.slice(0, 1).equals(alone.rows), "keys next to one with a null are looked up")
+            answer = store["grid"].lookup(keys)
+            promise(answer.found.to_pylist()[1:] == [False] * 3, "a null in a key finds nothing", found=answer.found)
+            single = store["grid"].lookup(keys.slice(0, 1))
+            promise(answer.rows.slice(0, 1).equals(single.rows), "keys next to one with a null are looked up")
             for width in (1, 2):
-                ranges = store["grid"].ranges(asked.select(GRID.key_names[:width]), None, None)
-                known = {0, 2} if width == 1 else {0}
+                ranges = store["grid"].ranges(keys.select(GRID.key_names[:width]), None, None)
+                reference = {0, 2} if width == 1 else {0}
                 requests = set(ranges.request_index.to_pylist())
-                promise(requests == known, "a request with a null finds nothing", width=width, found=requests)
+                promise(requests == reference, "a request with a null finds nothing", width=width, found=requests)
 
     def test_reading_changes_nothing(self, tmp_path: Path) -> None:
         """The same question has the same answer, whatever was asked in between."""

@@ -21,18 +21,18 @@ from tidestate.statestore.testing.model import orderly
 from tidestate.statestore.testing.rows import KeyRow, table
 
 
-def _whole(bits: int, *, signed: bool) -> list[int]:
+def _whole(bits: int, *, is_signed: bool) -> list[int]:
     """The ends of the type, and what a wrong byte order or a lost sign would bring out of order."""
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-    negative = {-1, -2, -100} if signed else set()
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed else (0, 2**bits - 1)
+    negative = {-1, -2, -100} if is_signed else set()
     return sorted({low, low + 1, 0, 1, 2, 100, 127, high // 2, high - 1, high} | negative)
 
 
 TIME_VALUES = [-(2**62), -86_400_000_001, -1, 0, 1, 255, 256, 1_700_000_000_000_000, 2**62]
 
 DISTINCT_VALUES: dict[str, list[Any]] = {
-    **{f"int{bits}": _whole(bits, signed=True) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": _whole(bits, signed=False) for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": _whole(bits, is_signed=True) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": _whole(bits, is_signed=False) for bits in (8, 16, 32, 64)},
     "bool": [False, True],
     "string": ["", "\x00", "\x00\x00", "\x00\x01", "a", "a\x00", "a\x00b", "a\x01", "é", "\uffff", "\U0001f600"],
     "binary": [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"\x01", b"a", b"ab", b"\xff", b"\xff\x00", b"\xff" * 9],
@@ -101,32 +101,32 @@ class Typed(Opening):
         keys, history = {spec.name: _keys(spec, values) for spec in specs}, ModelHistory(specs)
         steps = zip(*(_steps(spec, keys[spec.name]) for spec in specs), strict=True)
         with self.opened(specs, tmp_path / "store") as store:
-            for place, step in enumerate(steps):
+            for index, step in enumerate(steps):
                 changes = {spec.name: part for spec, part in zip(specs, step, strict=True)}
-                history.apply(store, changes, applied(place + 1))
+                history.apply(store, changes, applied(index + 1))
             check_store(store, history.now, f"with keys of {kind}")
             _check_keys(store, history, keys, values)
-            with self.opened(specs, tmp_path / "other") as other:
-                other.load(store.snapshot(), applied(3))
-                check_store(other, history.now, f"from a snapshot with keys of {kind}")
+            with self.opened(specs, tmp_path / "other") as copy:
+                copy.load(store.snapshot(), applied(3))
+                check_store(copy, history.now, f"from a snapshot with keys of {kind}")
                 for name, model in history.now.tables.items():
-                    check_lookup(other, model, keys[name])
+                    check_lookup(copy, model, keys[name])
 
     @pytest.mark.parametrize("kind", VALUE_VALUES)
     def test_values_of_every_type(self, tmp_path: Path, kind: str) -> None:
         """They come back as they were put, by every way of reading and from a snapshot."""
         spec = TableSpec("typed", (Column("n", "int64"),), (Column("v", kind), Column("w", kind)))
         values = VALUE_VALUES[kind]
-        rows: list[KeyRow] = [(place, value, values[-place]) for place, value in enumerate(values)]
+        rows: list[KeyRow] = [(index, value, values[-index]) for index, value in enumerate(values)]
         history = ModelHistory([spec])
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"typed": TableChanges(put=table(spec, rows[::-1]))}, applied(1))
             history.apply(store, {"typed": TableChanges(merge=table(spec, rows[:2]))}, applied(2))
             check_lookup(store, history.now.tables["typed"], [(n,) for n in range(len(rows) + 1)])
             check_store(store, history.now, f"with values of {kind}")
-            with self.opened([spec], tmp_path / "other") as other:
-                other.load(store.snapshot(), applied(2))
-                check_store(other, history.now, f"from a snapshot with values of {kind}")
+            with self.opened([spec], tmp_path / "other") as copy:
+                copy.load(store.snapshot(), applied(2))
+                check_store(copy, history.now, f"from a snapshot with values of {kind}")
 
 
 def _check_keys(store: StateStore, history: ModelHistory, keys: dict[str, list[KeyRow]], values: list[Any]) -> None:
@@ -142,10 +142,10 @@ def _questions(keys: list[KeyRow], *, leads: bool) -> list[Question]:
     """Scans from and to each key, whole or its leading column, and each as a prefix."""
     cuts: list[KeyRow | None] = [None, *keys]
     uppers: list[KeyRow | None] = [*keys[2:], None, None, None]
-    whole = [Question(lower, upper, (), True) for lower, upper in zip(cuts, uppers, strict=True)]
+    by_key = [Question(lower, upper, (), True) for lower, upper in zip(cuts, uppers, strict=True)]
     leading = [Question(key[:1], None, (), False) for key in keys[:: 1 if leads else len(keys)]]
     second = [Question(key[1:], keys[-1][1:], key[:1], False) for key in keys[::2]]
-    return [*whole, *leading, *second, *(Question(None, None, key, False) for key in keys[:3])]
+    return [*by_key, *leading, *second, *(Question(None, None, key, False) for key in keys[:3])]
 
 
 def _requests(keys: list[KeyRow], values: list[Any], *, leads: bool) -> list[RangeRequests]:
@@ -153,6 +153,6 @@ def _requests(keys: list[KeyRow], values: list[Any], *, leads: bool) -> list[Ran
     bounds: list[Any] = [None, *values[1:]]
     if leads:
         texts: list[Any] = ["", "o", None, "p"]
-        some = (texts * len(keys))[: len(keys)]
-        return [RangeRequests(keys, 1, some, None), RangeRequests(keys, 0, bounds, values[::-1])]
+        names = (texts * len(keys))[: len(keys)]
+        return [RangeRequests(keys, 1, names, None), RangeRequests(keys, 0, bounds, values[::-1])]
     return [RangeRequests(keys, 1, bounds, values[::-1]), RangeRequests(keys, 1, None, values)]

@@ -66,13 +66,13 @@ def key(spec: TableSpec, random: Random, sequence: int) -> KeyRow:
 
 def row(spec: TableSpec, random: Random, sequence: int) -> KeyRow:
     """A row; the columns of a group are drawn together."""
-    drawn: dict[str, Any] = dict(zip(spec.key_names, key(spec, random, sequence), strict=True))
+    values: dict[str, Any] = dict(zip(spec.key_names, key(spec, random, sequence), strict=True))
     for group in spec.groups:
-        drawn.update(zip(group.columns, random.choice(GROUPS[group.columns[0]]), strict=True))
+        values.update(zip(group.columns, random.choice(GROUPS[group.columns[0]]), strict=True))
     for column in spec.values:
         if column.name not in spec.grouped:
-            drawn[column.name] = random.choice(_domain(column.name, sequence))
-    return tuple(drawn[name] for name in spec.schema.names)
+            values[column.name] = random.choice(_domain(column.name, sequence))
+    return tuple(values[name] for name in spec.schema.names)
 
 
 @dataclass(frozen=True)

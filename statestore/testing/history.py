@@ -57,7 +57,7 @@ class ModelHistory:
 
     def _then(self, store: StateStore, sequence: int) -> StoreModel:
         """The model at ``sequence``; a bound may have outlived the change sets, for expiry never goes back."""
-        then = self._past[sequence].copy()
+        model = self._past[sequence].copy()
         bounds = dict(store.expired)
         for table, bound in bounds.items():
             latest = self.now.expired.get(table)
@@ -67,5 +67,5 @@ class ModelHistory:
                 table=table,
                 found=bound,
             )
-        then.expire(bounds)
-        return then
+        model.expire(bounds)
+        return model

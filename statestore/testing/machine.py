@@ -156,8 +156,8 @@ def machine(open_store: Open, scratch: Path, *, durable: bool = False) -> type[S
     return type("StoreMachine", (StoreMachine,), names)
 
 
-def machine_settings(**more: object) -> settings:
+def machine_settings(**options: object) -> settings:
     """A share of the chosen profile's examples, without limits on time: stores touch the disk."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    chosen: dict[str, object] = {"max_examples": max(15, settings().max_examples // 3), **more}
-    return settings(deadline=None, suppress_health_check=slow, **chosen)  # type: ignore[arg-type]
+    share: dict[str, object] = {"max_examples": max(15, settings().max_examples // 3), **options}
+    return settings(deadline=None, suppress_health_check=slow, **share)  # type: ignore[arg-type]

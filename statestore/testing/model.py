@@ -55,9 +55,9 @@ class TableModel:
     def _forget(self) -> None:
         if self.expired is None or self.spec.expiry is None:
             return
-        place = self.spec.schema.names.index(self.spec.expiry)
+        index = self.spec.schema.names.index(self.spec.expiry)
         for key, values in list(self.rows.items()):
-            position = (*key, *values)[place]
+            position = (*key, *values)[index]
             if position is not None and orderly(position) <= self.expired:
                 del self.rows[key]
 
@@ -76,34 +76,34 @@ class TableModel:
     def _within(self, row: KeyRow, prefix: KeyRow, lower: KeyRow | None, upper: KeyRow | None) -> bool:
         key, start = key_order(row[: self.width]), len(prefix)
         starts = key[:start] == key_order(prefix)
-        rest = key[start:]
-        above = lower is None or rest[: len(lower)] >= key_order(lower)
-        below = upper is None or rest[: len(upper)] < key_order(upper)
+        tail = key[start:]
+        above = lower is None or tail[: len(lower)] >= key_order(lower)
+        below = upper is None or tail[: len(upper)] < key_order(upper)
         return starts and above and below
 
     def ranges(
         self, prefixes: Sequence[KeyRow], lower: Sequence[Any] | None = None, upper: Sequence[Any] | None = None
     ) -> list[tuple[int, KeyRow]]:
         """Each request's number with the rows that are in its range, by request and in key order."""
-        found: list[tuple[int, KeyRow]] = []
+        pairs: list[tuple[int, KeyRow]] = []
         for request_index, prefix in enumerate(prefixes):
             low = None if lower is None or lower[request_index] is None else (lower[request_index],)
             high = None if upper is None or upper[request_index] is None else (upper[request_index],)
-            found += [(request_index, row) for row in self.scan(low, high, prefix=prefix)]
-        return found
+            pairs += [(request_index, row) for row in self.scan(low, high, prefix=prefix)]
+        return pairs
 
     def folded(self, parts: Sequence[KeyRow]) -> list[KeyRow]:
         """What rows that come in parts amount to."""
-        whole = TableModel(self.spec)
+        model = TableModel(self.spec)
         for row in parts:
-            whole.merge(row)
-        return whole.snapshot()
+            model.merge(row)
+        return model.snapshot()
 
     def copy(self) -> TableModel:
         """A model with the same rows, keys and expiry, which changes of this one do not reach."""
-        other = TableModel(self.spec)
-        other.rows, other.expired = dict(self.rows), self.expired
-        return other
+        model = TableModel(self.spec)
+        model.rows, model.expired = dict(self.rows), self.expired
+        return model
 
 
 class StoreModel:
@@ -131,10 +131,10 @@ class StoreModel:
 
     def copy(self) -> StoreModel:
         """A model with a copy of each table, and as far applied; changes of this one do not reach it."""
-        other = StoreModel([])
-        other.tables = {name: table.copy() for name, table in self.tables.items()}
-        other.applied = self.applied
-        return other
+        model = StoreModel([])
+        model.tables = {name: table.copy() for name, table in self.tables.items()}
+        model.applied = self.applied
+        return model
 
 
 def key_order(key: KeyRow) -> KeyRow:
@@ -155,8 +155,8 @@ def combined_values(spec: TableSpec, old: KeyRow, new: KeyRow) -> KeyRow:
     triples = zip(spec.values, old, new, strict=True)
     row = {column.name: _combined(column.combiner, a, b) for column, a, b in triples}
     for group in spec.groups:
-        places = [names.index(name) for name in group.columns]
-        part = _group(group, tuple(old[p] for p in places), tuple(new[p] for p in places))
+        indices = [names.index(name) for name in group.columns]
+        part = _group(group, tuple(old[p] for p in indices), tuple(new[p] for p in indices))
         row.update(zip(group.columns, part, strict=True))
     return tuple(row[name] for name in names)
 
@@ -190,5 +190,5 @@ def _moments(old: KeyRow, new: KeyRow) -> KeyRow:
         return new if not old[0] and (new[0] or old[0] is None) else old
     count = old[0] + new[0]
     mean = (old[0] * old[1] + new[0] * new[1]) / count
-    apart = new[1] - old[1]
-    return count, mean, old[2] + new[2] + apart * apart * old[0] * new[0] / count
+    distance = new[1] - old[1]
+    return count, mean, old[2] + new[2] + distance * distance * old[0] * new[0] / count

@@ -40,14 +40,14 @@ class Disk:
             self._keep(handle)
 
     def _keep(self, handle: int) -> None:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             with os.scandir(handle) as entries:
-                self._folders[found.st_ino] = {
-                    one.name: (one.inode(), one.is_dir(follow_symlinks=False)) for one in entries
+                self._folders[status.st_ino] = {
+                    entry.name: (entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries
                 }
         else:
-            self._files[found.st_ino] = Path(f"/proc/self/fd/{handle}").read_bytes()
+            self._files[status.st_ino] = Path(f"/proc/self/fd/{handle}").read_bytes()
 
     def keep_all(self) -> None:
         """All that is there now survives: it is from before."""
@@ -103,12 +103,12 @@ class Disk:
             if is_folder:
                 yield from self._left(inode, f"{before}{name}/")
 
-    def cut(self, into: Path) -> Path:
-        """The same as a new folder ``into``."""
-        into.mkdir()
+    def cut(self, target: Path) -> Path:
+        """The same as a new folder, ``target``, which is returned."""
+        target.mkdir()
         for path, data in self.left().items():
             if data is None:
-                (into / path).mkdir()
+                (target / path).mkdir()
             else:
-                (into / path).write_bytes(data)
-        return into
+                (target / path).write_bytes(data)
+        return target

@@ -24,14 +24,14 @@ class Refusal:
     changes: ChangeSet
 
 
-def _bad(why: str, name: str, changes: TableChanges, error: type[TidestateError] = UsageError) -> Refusal:
+def _bad(reason: str, name: str, changes: TableChanges, error: type[TidestateError] = UsageError) -> Refusal:
     first = {} if name == NAMED.name else {NAMED.name: GOOD}
-    return Refusal(why, error, {**first, name: changes})
+    return Refusal(reason, error, {**first, name: changes})
 
 
-def _after_main(why: str, changes: TableChanges) -> Refusal:
+def _after_main(reason: str, changes: TableChanges) -> Refusal:
     good = TableChanges(put=table(MAIN, [(1 << 40, "good", 1, 1, None, None, None)]))
-    return Refusal(why, UsageError, {MAIN.name: good, NAMED.name: changes})
+    return Refusal(reason, UsageError, {MAIN.name: good, NAMED.name: changes})
 
 
 def _main(key: tuple[object, ...], note: str = "") -> pa.Table:
@@ -79,15 +79,15 @@ def too_large() -> list[Refusal]:
     wide = _main((1 << 40, "a", 1), "x" * (ROW_BYTES + 1))
     # The same buffers many times over: a gibibyte by count, not in memory.
     block = _main((1 << 40, "a", 1), "x" * ROW_BYTES)
-    many = pa.concat_tables([block] * (CHANGE_BYTES // ROW_BYTES + 1))
+    repeats = pa.concat_tables([block] * (CHANGE_BYTES // ROW_BYTES + 1))
     body = {"a": 1, "b": ["y" * (1 << 20)] * 17}
-    nested = table(LATEST, [(False, 0, b"", 1 << 40, body, None)])
+    deep = table(LATEST, [(False, 0, b"", 1 << 40, body, None)])
     split_key = table(LATEST, [(False, 0, b"x" * (KEY_BYTES + 1), 1 << 40, None, None)])
     return [
         _bad("text one byte too long to merge", "main", TableChanges(merge=wide), LimitError),
         _bad("text one byte too long to put", "main", TableChanges(put=wide), LimitError),
-        _bad("more bytes than one change may have", "main", TableChanges(merge=many), LimitError),
-        _bad("nested values too large", "latest", TableChanges(put=nested), LimitError),
+        _bad("more bytes than one change may have", "main", TableChanges(merge=repeats), LimitError),
+        _bad("nested values too large", "latest", TableChanges(put=deep), LimitError),
         _bad("a binary key one byte too long", "latest", TableChanges(put=split_key), LimitError),
         _bad("a key one byte too long to delete", "main", TableChanges(delete=_main(
             (1 << 40, "k" * (KEY_BYTES + 1), 1))), LimitError),

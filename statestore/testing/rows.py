@@ -21,11 +21,11 @@ class BrokenPromise(AssertionError):
     """A store did not do what the protocol says."""
 
 
-def promise(kept: bool, what: str, **facts: Any) -> None:
-    """Raise `BrokenPromise` unless ``kept``: with ``what`` was promised, and the ``facts``, one a line."""
-    if not kept:
-        listed = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
-        raise BrokenPromise(f"broken promise: {what}{listed}")
+def promise(holds: bool, statement: str, **facts: Any) -> None:
+    """Raise `BrokenPromise` unless it ``holds``: with the ``statement``, and the ``facts``, one a line."""
+    if not holds:
+        lines = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
+        raise BrokenPromise(f"broken promise: {statement}{lines}")
 
 
 def table(spec: TableSpec, rows: Sequence[KeyRow], *, keys_only: bool = False) -> pa.Table:
@@ -48,31 +48,31 @@ def as_tuples(rows: pa.Table) -> list[KeyRow]:
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def same_value(one: Any, other: Any) -> bool:
+def same_value(left: Any, right: Any) -> bool:
     """Whether two values are the same; floats may differ as sums in another order do."""
-    if isinstance(one, float) and isinstance(other, float):
-        close = math.isclose(one, other, rel_tol=RELATIVE, abs_tol=RELATIVE)
-        return close or repr(one) == repr(other)  # NaN is no number and equals nothing
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_value(one[name], other[name]) for name in one)
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(left, float) and isinstance(right, float):
+        close = math.isclose(left, right, rel_tol=RELATIVE, abs_tol=RELATIVE)
+        return close or repr(left) == repr(right)  # NaN is no number and equals nothing
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same_value, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_value(left[name], right[name]) for name in left)
+    return type(left) is type(right) and bool(left == right)
 
 
-def same(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+def same(actual: Sequence[Any], reference: Sequence[Any], statement: str) -> None:
     """Raise `BrokenPromise` with the first difference."""
-    for place, (one, other) in enumerate(zip(found, expected, strict=False)):
-        promise(same_value(one, other), what, place=place, found=one, expected=other)
-    if len(found) != len(expected):
-        rest = found[len(expected) :] or expected[len(found) :]
-        which = "too much" if len(found) > len(expected) else "missing"
-        promise(False, what, found=len(found), expected=len(expected), **{which: list(rest[:3])})
+    for index, (left, right) in enumerate(zip(actual, reference, strict=False)):
+        promise(same_value(left, right), statement, place=index, found=left, expected=right)
+    if len(actual) != len(reference):
+        surplus = actual[len(reference) :] or reference[len(actual) :]
+        label = "too much" if len(actual) > len(reference) else "missing"
+        promise(False, statement, found=len(actual), expected=len(reference), **{label: list(surplus[:3])})
 
 
-def same_rows(spec: TableSpec, batches: Iterable[pa.Table], expected: Sequence[KeyRow], what: str) -> None:
+def same_rows(spec: TableSpec, batches: Iterable[pa.Table], reference: Sequence[KeyRow], statement: str) -> None:
     """Raise `BrokenPromise` unless batches hold these rows in this order, in exactly the table's columns."""
-    same(list(streamed(spec, batches)), expected, f"{what} (table {spec.name})")
+    same(list(streamed(spec, batches)), reference, f"{statement} (table {spec.name})")
 
 
 def streamed(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[KeyRow]:

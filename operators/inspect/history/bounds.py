@@ -25,20 +25,20 @@ class WindowBounds:
     start: int
     end: int
 
-    def overlaps(self, other: WindowBounds) -> bool:
+    def overlaps(self, window: WindowBounds) -> bool:
         """Whether an event can lie in both."""
-        return self.start < other.end and other.start < self.end
+        return self.start < window.end and window.start < self.end
 
-    def holds(self, place: int) -> bool:
-        """Whether an event at this place is in the window."""
-        return self.start <= place < self.end
+    def holds(self, position: int) -> bool:
+        """Whether an event at this position is in the window."""
+        return self.start <= position < self.end
 
 
 @dataclass(frozen=True)
 class BoundUnit:
-    """The unit of window bounds: microseconds since 1970 if ``timed``, or else offsets or messages."""
+    """The unit of window bounds: microseconds since 1970 if ``is_time``, or else offsets or messages."""
 
-    timed: bool
+    is_time: bool
 
     @classmethod
     def of(cls, windows: Windows | None) -> BoundUnit:
@@ -51,28 +51,28 @@ class BoundUnit:
         return cls(windows is None or not windows.by_offset)
 
     def place(self, moment: Moment) -> int:
-        """A time, or a number or text, as a place among bounds. Raises `UsageError`."""
+        """A time, or a number or text, as a position among bounds. Raises `UsageError`."""
         try:
-            return moment_us(moment) if self.timed else within_64(str(moment))
+            return moment_us(moment) if self.is_time else within_64(str(moment))
         except ValueError:
-            kind = "a time such as 2013-01-01T10:00" if self.timed else "an integer: these windows have no times"
+            kind = "a time such as 2013-01-01T10:00" if self.is_time else "an integer: these windows have no times"
             raise UsageError(f"expected {kind}", code="read-value", found=str(moment)[:100]) from None
 
-    def text(self, place: int | None) -> str | None:
+    def text(self, position: int | None) -> str | None:
         """A bound for people: a time, an offset or a number; None for none."""
-        return time_text(place) if self.timed else None if place is None else str(place)
+        return time_text(position) if self.is_time else None if position is None else str(position)
 
     def texts(self, windows: Iterable[WindowBounds]) -> str:
         """Windows for people, as "start to end, start to end"."""
-        return ", ".join(f"{self.text(one.start)} to {self.text(one.end)}" for one in windows)
+        return ", ".join(f"{self.text(window.start)} to {self.text(window.end)}" for window in windows)
 
 
-def meant_windows(windows: Sliding, place: int) -> list[WindowBounds]:
-    """Windows that a place may refer to, the likeliest first: one that starts there, one that ends there, or else
+def meant_windows(windows: Sliding, position: int) -> list[WindowBounds]:
+    """Windows that a position may refer to, the likeliest first: one that starts there, one that ends there, or else
     those that contain it.
     """
-    starts = [start for start in (place, place - windows.size) if (start - windows.shift) % windows.slide == 0]
+    starts = [start for start in (position, position - windows.size) if (start - windows.shift) % windows.slide == 0]
     if not starts:
-        newest = (place - windows.shift) // windows.slide * windows.slide + windows.shift
-        starts = list(range(newest, place - windows.size, -windows.slide)[:FEW_VALUES])
+        newest = (position - windows.shift) // windows.slide * windows.slide + windows.shift
+        starts = list(range(newest, position - windows.size, -windows.slide)[:FEW_VALUES])
     return [WindowBounds(start, start + windows.size) for start in starts]

@@ -63,9 +63,9 @@ class TableForm:
     @property
     def value_columns(self) -> list[str]:
         """The columns with the content of a row."""
-        hidden = {self.start, self.end}
+        bounds = {self.start, self.end}
         columns = (*self.spec.key, *self.spec.values)
-        return [c.name for c in columns if c.name not in hidden and c.role != "key" and not c.name.startswith("_")]
+        return [c.name for c in columns if c.name not in bounds and c.role != "key" and not c.name.startswith("_")]
 
     def may_touch(self, ref: FileRef, around: WindowBounds) -> bool:
         """Whether a file can have rows of windows that touch ``around``, by the expiry in its manifest entry."""
@@ -81,7 +81,7 @@ class TableForm:
 
 @dataclass(frozen=True)
 class StateChange:
-    """One row: the bounds of its window, or the place of its slice or message, and its values.
+    """One row: the bounds of its window, or the position of its slice or message, and its values.
 
     ``start`` is None for slices, ``end`` for windows that are deleted by their start alone.
     """
@@ -113,8 +113,8 @@ class StateChange:
 
 def forms_of(state: OperatorState) -> dict[str, TableForm]:
     """The tables of an operator with the content of windows."""
-    found = (form_of(spec) for spec in state.tables)
-    return {form.spec.name: form for form in found if form is not None}
+    forms = (form_of(spec) for spec in state.tables)
+    return {form.spec.name: form for form in forms if form is not None}
 
 
 @lru_cache(maxsize=1024)
@@ -130,8 +130,8 @@ def form_of(spec: TableSpec) -> TableForm | None:
         if start not in spec.key_names:
             return TableForm(spec, "parts", start, end, False, True)
         return TableForm(spec, "windows", start, end, True, spec.expiry == end and end not in spec.key_names)
-    if (place := end or roles.get(SLICE)) is not None and place in spec.key_names:
-        return TableForm(spec, "slices", None, place, end is not None, False)
+    if (slice_end := end or roles.get(SLICE)) is not None and slice_end in spec.key_names:
+        return TableForm(spec, "slices", None, slice_end, end is not None, False)
     if (time := roles.get(TIME)) is not None:
         return TableForm(spec, "messages", time, None, True, False)
     return None
@@ -143,32 +143,32 @@ def read_changes(
     """Rows of a changelog segment, of these keys and of windows that touch ``around``."""
     if not form.may_touch(ref, around):
         return []
-    found: list[StateChange] = []
+    changes: list[StateChange] = []
     for layer in read_segment(checkpoint.objects, form.spec, ref):
         if form.shape in ("messages", "parts") and layer.op == DELETE:
             continue  # retention, or parts that are in windows now
         rows = rows_around(form, of_keys(layer.rows, keys), around)
-        found += _changes(form, ref.first, Layer(layer.op, _combined(form.spec, layer.op, rows)))
-    return found
+        changes += _changes(form, ref.first, Layer(layer.op, _combined(form.spec, layer.op, rows)))
+    return changes
 
 
 def last_panes(changes: list[StateChange]) -> list[StateChange]:
     """The panes of windows that these changes have put, for an operator whose panes are not written: its readers are
     in the same job.
     """
-    found = []
-    for one in changes:
-        if one.op == "put" and one.form.shape == "windows" and one.panes:
-            pane = {"pane": one.panes - 1, **one.last}
-            found.append(replace(one, form=replace(one.form, shape="panes"), values=pane, events=None))
-    return found
+    panes = []
+    for change in changes:
+        if change.op == "put" and change.form.shape == "windows" and change.panes:
+            pane = {"pane": change.panes - 1, **change.last}
+            panes.append(replace(change, form=replace(change.form, shape="panes"), values=pane, events=None))
+    return panes
 
 
 def read_folded(
     checkpoint: Checkpoint, form: TableForm, state: OperatorState, keys: Mapping[str, str], around: WindowBounds
 ) -> tuple[list[StateChange], int]:
     """Rows of folded files, of these keys and of windows that touch ``around``; and the newest checkpoint in them."""
-    found: list[StateChange] = []
+    changes: list[StateChange] = []
     newest = 0
     for partition in state.partitions:
         files = [ref for ref in partition.files if ref.table == form.spec.name and ref.kind != "changelog"]
@@ -176,8 +176,8 @@ def read_folded(
         files = [ref for ref in files if form.may_touch(ref, around)]
         table = FileTable(form.spec, open_sources(checkpoint.objects, form.spec, files), None, BAND_BYTES)
         for rows in table.scan(EVERYTHING) if files else ():
-            found += _changes(form, newest, Layer(PUT, rows_around(form, of_keys(rows, keys), around)))
-    return found, newest
+            changes += _changes(form, newest, Layer(PUT, rows_around(form, of_keys(rows, keys), around)))
+    return changes, newest
 
 
 def of_keys(rows: pa.Table, keys: Mapping[str, str]) -> pa.Table:
@@ -202,7 +202,9 @@ def rows_around(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Tab
 def names_places(rows: pa.Table, *names: str) -> bool:
     """Whether rows have these columns with times or integers: a user's column of that name may have another type."""
     types = [rows.schema.field(name).type for name in names if name in rows.column_names]
-    return len(types) == len(names) and all(pa.types.is_timestamp(one) or pa.types.is_integer(one) for one in types)
+    return len(types) == len(names) and all(
+        pa.types.is_timestamp(kind) or pa.types.is_integer(kind) for kind in types
+    )
 
 
 def whole_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
@@ -220,9 +222,9 @@ def plain_values(rows: pa.Table, names: list[str] | None = None) -> list[dict[st
     for name in names:
         column = rows[name]
         if pa.types.is_timestamp(column.type):
-            known = column.is_valid().to_pylist()
+            validity = column.is_valid().to_pylist()
             texts = map(time_text, whole_numbers(rows, name).tolist())
-            columns.append([text if valid else None for text, valid in zip(texts, known, strict=True)])
+            columns.append([text if valid else None for text, valid in zip(texts, validity, strict=True)])
         else:
             columns.append(values_of(column))
     values = zip(*columns, strict=True) if names else ((),) * rows.num_rows
@@ -244,14 +246,16 @@ def _changes(form: TableForm, checkpoint: int, layer: Layer) -> list[StateChange
         for name in (form.start, form.end)
     ]
     names = [] if layer.op == DELETE else [name for name in form.value_columns if name in rows.column_names]
-    kept = layer.op != DELETE
-    events = rows["_elements"].to_pylist() if kept and "_elements" in rows.column_names else [None] * rows.num_rows
-    panes = rows["_panes"].to_pylist() if kept and "_panes" in rows.column_names else [0] * rows.num_rows
-    lasts = [name for name in rows.column_names if kept and name.startswith(LAST_RESULT)]
-    emitted = plain_values(rows.select(lasts).rename_columns([name.removeprefix(LAST_RESULT) for name in lasts]))
+    has_content = layer.op != DELETE
+    events = (
+        rows["_elements"].to_pylist() if has_content and "_elements" in rows.column_names else [None] * rows.num_rows
+    )
+    panes = rows["_panes"].to_pylist() if has_content and "_panes" in rows.column_names else [0] * rows.num_rows
+    lasts = [name for name in rows.column_names if has_content and name.startswith(LAST_RESULT)]
+    last_results = plain_values(rows.select(lasts).rename_columns([name.removeprefix(LAST_RESULT) for name in lasts]))
     return [
-        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count, many or 0, last)
-        for start, end, values, count, many, last in zip(
-            *bounds, plain_values(rows, names), events, panes, emitted, strict=True
+        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count, pane_count or 0, last)
+        for start, end, values, count, pane_count, last in zip(
+            *bounds, plain_values(rows, names), events, panes, last_results, strict=True
         )
     ]

@@ -36,10 +36,10 @@ class Pane:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row of the late ledger: the ``place`` of its event, and the ``window`` that rejected it, None for all."""
+    """A row of the late ledger: the ``position`` of its event, and the ``window`` that rejected it, None for all."""
 
     checkpoint: int
-    place: int | None
+    position: int | None
     window: WindowBounds | None
     reason: str
     watermark: int | None
@@ -49,7 +49,7 @@ class Rejected:
         """Whether it would have been added to a window."""
         if self.window is not None:
             return self.window == window
-        return self.place is not None and window.holds(self.place)
+        return self.position is not None and window.holds(self.position)
 
 
 def emitted_panes(
@@ -86,18 +86,18 @@ def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: WindowBounds) -> bo
     return (low is None or low <= around.end) and (high is None or high >= around.start)
 
 
-def statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
+def statistic(metadata: pq.FileMetaData, name: str, extreme: str) -> int | None:
     """The smallest or largest value of a column in the whole file; None if unknown."""
     schema = metadata.schema.to_arrow_schema()
-    place = schema.get_field_index(name)
-    if place < 0 or str(schema.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
+    index = schema.get_field_index(name)
+    if index < 0 or str(schema.field(index).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
         return None
-    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
-    known = [one for one in groups if one is not None and one.has_min_max]
-    if len(known) < len(groups):
+    statistics = [metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)]
+    usable = [entry for entry in statistics if entry is not None and entry.has_min_max]
+    if len(usable) < len(statistics):
         return None
-    found = [one.min_raw if which == "min" else one.max_raw for one in known]
-    return (min if which == "min" else max)(found, default=None)
+    extremes = [entry.min_raw if extreme == "min" else entry.max_raw for entry in usable]
+    return (min if extreme == "min" else max)(extremes, default=None)
 
 
 def read_rejected(
@@ -113,31 +113,33 @@ def read_rejected(
     if REASON not in rows.column_names or not pa.types.is_string(rows.schema.field(REASON).type):
         raise damaged(ref, "a ledger that gives no reasons")
     rows = of_keys(rows, keys)
-    place = _place_column(rows, state, measure)
-    named = next((two for two in (OTHER_BOUNDS, BOUNDS) if set(two) <= set(rows.column_names)), ())
-    values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *named)]
-    places = _optional(rows, place)
+    position_name = _place_column(rows, state, measure)
+    bound_names = next((two for two in (OTHER_BOUNDS, BOUNDS) if set(two) <= set(rows.column_names)), ())
+    values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *bound_names)]
+    positions = _optional(rows, position_name)
     marks, reasons = _optional(rows, MARK), rows[REASON].to_pylist()
-    starts, ends = (_optional(rows, name) for name in named or (None, None))
+    starts, ends = (_optional(rows, name) for name in bound_names or (None, None))
     for row, value in enumerate(plain_values(rows, values)):
         start, end = starts[row], ends[row]
         window = None if start is None or end is None else WindowBounds(start, end)
-        yield Rejected(number, places[row], window, str(reasons[row]), marks[row], value)
+        yield Rejected(number, positions[row], window, str(reasons[row]), marks[row], value)
 
 
 def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
     if name is None or not names_places(rows, name):
         return [None] * rows.num_rows
     valid = rows[name].is_valid().to_pylist()
-    return [value if known else None for value, known in zip(whole_numbers(rows, name).tolist(), valid, strict=True)]
+    return [
+        value if is_valid else None for value, is_valid in zip(whole_numbers(rows, name).tolist(), valid, strict=True)
+    ]
 
 
 def _place_column(rows: pa.Table, state: OperatorState, measure: BoundUnit) -> str | None:
-    """The column with the place of an event: its time, or its offset for windows of offsets."""
-    name = state.configuration.get("event_time" if measure.timed else "offset")
+    """The column with the position of an event: its time, or its offset for windows of offsets."""
+    name = state.configuration.get("event_time" if measure.is_time else "offset")
     if isinstance(name, str) and name in rows.column_names:
         return name
     times = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.name != MARK]
-    if not measure.timed:
+    if not measure.is_time:
         return None
     return "time" if "time" in times else next(iter(times), None)

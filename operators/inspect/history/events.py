@@ -75,8 +75,8 @@ class WindowHistory:
     @property
     def notes(self) -> list[str]:
         """How far it goes back."""
-        lost = [f"abandoned and not readable: {ids_text(self.unread)}"] if self.unread else []
-        return [f"changes are known from checkpoint {self.known_from} on", *lost]
+        gaps = [f"abandoned and not readable: {ids_text(self.unread)}"] if self.unread else []
+        return [f"changes are known from checkpoint {self.known_from} on", *gaps]
 
     @property
     def outcome(self) -> str:
@@ -87,15 +87,15 @@ class WindowHistory:
     def cells(self, limit: int | None = None) -> Iterator[tuple[str, ...]]:
         """The first events as rows of a table with `HISTORY_COLUMNS`."""
         day, last = self._day, None
-        for one in self.events[:limit]:
-            again, last = one.checkpoint == last, one.checkpoint
+        for event in self.events[:limit]:
+            repeats, last = event.checkpoint == last, event.checkpoint
             yield (
-                "" if again else str(one.checkpoint),
-                "" if again else one.created[5:] if one.created else "-",
-                _short(one.what, day) + (" (abandoned)" if one.abandoned else ""),
-                _short(values_text(one.values), day) + _count(one.events),
-                "" if again else one.input_text or "-",
-                _watermark(one, day, again=again),
+                "" if repeats else str(event.checkpoint),
+                "" if repeats else event.created[5:] if event.created else "-",
+                _short(event.what, day) + (" (abandoned)" if event.abandoned else ""),
+                _short(values_text(event.values), day) + _count(event.events),
+                "" if repeats else event.input_text or "-",
+                _watermark(event, day, repeats=repeats),
             )
 
     @property
@@ -113,51 +113,51 @@ class WindowHistory:
 class WindowRecords:
     """All records of a key, of windows that touch some bounds."""
 
-    folded: list[StateChange] = field(default_factory=list)
+    folded_changes: list[StateChange] = field(default_factory=list)
     folded_up_to: int = 0
     changes: list[StateChange] = field(default_factory=list)
     panes: list[Pane] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
+    rejections: list[Rejected] = field(default_factory=list)
 
-    def add(self, other: WindowRecords) -> None:
+    def add(self, records: WindowRecords) -> None:
         """Add the records of another checkpoint."""
-        self.changes += other.changes
-        self.panes += other.panes
-        self.rejected += other.rejected
+        self.changes += records.changes
+        self.panes += records.panes
+        self.rejections += records.rejections
 
     def holds(self, window: WindowBounds) -> bool:
         """Whether there is any record of a window."""
-        records: list[StateChange | Rejected] = [*self.folded, *self.changes, *self.rejected]
-        return any(one.of(window) for one in records) or any(pane.window == window for pane in self.panes)
+        records: list[StateChange | Rejected] = [*self.folded_changes, *self.changes, *self.rejections]
+        return any(record.of(window) for record in records) or any(pane.window == window for pane in self.panes)
 
     def windows(self) -> dict[WindowBounds, int]:
         """All windows with records, each with the newest checkpoint that has one."""
-        named = [(one.window, one.checkpoint) for one in self.panes if one.facts.get("kind") != "retract"]
-        named += [
-            (WindowBounds(one.start, one.end), one.checkpoint)
-            for one in (*self.folded, *self.changes)
-            if one.form.shape == "windows" and one.start is not None and one.end is not None
+        dated_windows = [(pane.window, pane.checkpoint) for pane in self.panes if pane.facts.get("kind") != "retract"]
+        dated_windows += [
+            (WindowBounds(change.start, change.end), change.checkpoint)
+            for change in (*self.folded_changes, *self.changes)
+            if change.form.shape == "windows" and change.start is not None and change.end is not None
         ]
-        named += self._of_parts()
+        dated_windows += self._of_parts()
         newest: dict[WindowBounds, int] = {}
-        for window, number in named:
+        for window, number in dated_windows:
             newest[window] = max(number, newest.get(window, 0))
         return newest
 
     def _of_parts(self) -> list[tuple[WindowBounds, int]]:
         """The sessions that parts form, each with the newest checkpoint of its parts."""
         parts = [
-            (one.start, one.end, one.checkpoint)
-            for one in (*self.folded, *self.changes)
-            if one.form.shape == "parts" and one.start is not None and one.end is not None
+            (change.start, change.end, change.checkpoint)
+            for change in (*self.folded_changes, *self.changes)
+            if change.form.shape == "parts" and change.start is not None and change.end is not None
         ]
-        found: list[tuple[WindowBounds, int]] = []
+        sessions: list[tuple[WindowBounds, int]] = []
         for start, end, number in sorted(parts):
-            if found and start < found[-1][0].end:
-                window, newest = found.pop()
+            if sessions and start < sessions[-1][0].end:
+                window, newest = sessions.pop()
                 start, end, number = window.start, max(end, window.end), max(number, newest)
-            found.append((WindowBounds(start, end), number))
-        return found
+            sessions.append((WindowBounds(start, end), number))
+        return sessions
 
 
 def values_text(values: dict[str, Any] | None = None) -> str:
@@ -166,7 +166,7 @@ def values_text(values: dict[str, Any] | None = None) -> str:
         (name, f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value))
         for name, value in (values or {}).items()
     )
-    return " ".join(f"{name}={one if len(one) <= LONG else one[:LONG] + '…'}" for name, one in texts)
+    return " ".join(f"{name}={text if len(text) <= LONG else text[:LONG] + '…'}" for name, text in texts)
 
 
 def _count(events: int | None) -> str:
@@ -179,10 +179,10 @@ def _short(words: str | None, day: str) -> str:
     return words.replace(day, "") if day else words
 
 
-def _watermark(one: Event, day: str, *, again: bool) -> str:
-    if one.kind == "rejected":
-        return f"at {_short(one.watermark, day)}"
-    if again or one.watermark is None:
+def _watermark(event: Event, day: str, *, repeats: bool) -> str:
+    if event.kind == "rejected":
+        return f"at {_short(event.watermark, day)}"
+    if repeats or event.watermark is None:
         return ""
-    moved = "→ " if one.watermark != one.watermark_before else ""
-    return moved + _short(one.watermark, day)
+    arrow = "→ " if event.watermark != event.watermark_before else ""
+    return arrow + _short(event.watermark, day)

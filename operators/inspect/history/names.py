@@ -22,22 +22,22 @@ def names_of_table(spec: TableSpec, state: OperatorState) -> dict[str, str]:
     """Of the columns of a table, as it was: by their identity. One that has gone keeps its name, unless another has
     it now: then it has none.
     """
-    now = next((one for one in state.tables if one.name == spec.name), spec)
-    lasting = {column.lasting: column.name for column in (*now.key, *now.values)}
-    others = set(lasting.values())
+    now = next((table for table in state.tables if table.name == spec.name), spec)
+    current_names = {column.lasting: column.name for column in (*now.key, *now.values)}
+    names_in_use = set(current_names.values())
     return {
-        column.name: lasting.get(column.lasting, "" if column.name in others else column.name)
+        column.name: current_names.get(column.lasting, "" if column.name in names_in_use else column.name)
         for column in (*spec.key, *spec.values)
     }
 
 
 def results_of_table(names: Mapping[str, str]) -> dict[str, str]:
     """Of the results in the last panes that a table has."""
-    results = {then: now for then, now in names.items() if then.startswith(LAST_RESULT)}
-    return {then.removeprefix(LAST_RESULT): now.removeprefix(LAST_RESULT) for then, now in results.items()}
+    results = {old: now for old, now in names.items() if old.startswith(LAST_RESULT)}
+    return {old.removeprefix(LAST_RESULT): now.removeprefix(LAST_RESULT) for old, now in results.items()}
 
 
 def under_names(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Values of a record by what their columns are called now, without those that have no name."""
-    named = {names.get(name, name): value for name, value in values.items()}
-    return {name: value for name, value in named.items() if name}
+    current = {names.get(name, name): value for name, value in values.items()}
+    return {name: value for name, value in current.items() if name}

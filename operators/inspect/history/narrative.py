@@ -19,7 +19,7 @@ from tidestate.recovery.log.manifest import OperatorState
 
 def build_history(
     steps: HistorySteps,
-    found: WindowRecords,
+    records: WindowRecords,
     window: WindowBounds,
     measure: BoundUnit,
     keys: Mapping[str, str],
@@ -28,20 +28,22 @@ def build_history(
     """The history of a window from its records."""
     narrator = _Narrator(steps, window, measure, checkpoint)
     events = [
-        *narrator.folded(found),
+        *narrator.folded(records),
         *narrator.turns(),
-        *narrator.changes(found.changes),
-        *narrator.panes(found.panes, grows=any(one.form.grows for one in (*found.folded, *found.changes))),
-        *narrator.rejected(found.rejected),
-        *narrator.expired(found.panes),
+        *narrator.changes(records.changes),
+        *narrator.panes(
+            records.panes, grows=any(change.form.grows for change in (*records.folded_changes, *records.changes))
+        ),
+        *narrator.rejected(records.rejections),
+        *narrator.expired(records.panes),
     ]
-    events.sort(key=lambda one: (one.checkpoint, ORDER.index(one.kind)))
+    events.sort(key=lambda event: (event.checkpoint, ORDER.index(event.kind)))
     return WindowHistory(
         operator=steps.operator,
         key=dict(keys),
         start=measure.text(window.start),
         end=measure.text(window.end),
-        known_from=narrator.known_from(found),
+        known_from=narrator.known_from(records),
         result=_result(events, discarding=steps.newest.configuration.get("accumulation") == "discarding"),
         events=events,
         unread=steps.unread,
@@ -61,17 +63,17 @@ class _Windows:
         """An independent copy."""
         return _Windows(dict(self.bounds), dict(self.values), self.newest_pane)
 
-    def new(self, one: StateChange) -> bool:
+    def new(self, change: StateChange) -> bool:
         """Apply a change; false if it changes nothing visible, only the state of triggers."""
-        if one.form.shape == "panes":
-            before, self.newest_pane = self.newest_pane, int(one.values["pane"])
+        if change.form.shape == "panes":
+            before, self.newest_pane = self.newest_pane, int(change.values["pane"])
             return before != self.newest_pane
-        if one.op != "put" or one.form.shape != "windows" or one.start is None or one.end is None:
+        if change.op != "put" or change.form.shape != "windows" or change.start is None or change.end is None:
             return True
-        self.bounds[one.start] = WindowBounds(one.start, one.end)
-        place, seen = (one.form.spec.name, one.start), (one.end, one.events, one.values)
-        was, self.values[place] = self.values.get(place), seen
-        return was != seen
+        self.bounds[change.start] = WindowBounds(change.start, change.end)
+        identity, content = (change.form.spec.name, change.start), (change.end, change.events, change.values)
+        was, self.values[identity] = self.values.get(identity), content
+        return was != content
 
 
 class _Narrator:
@@ -80,37 +82,37 @@ class _Narrator:
     def __init__(self, steps: HistorySteps, window: WindowBounds, measure: BoundUnit, checkpoint: Checkpoint) -> None:
         self._steps, self._window, self._measure, self._checkpoint = steps, window, measure, checkpoint
         self._marks = BoundUnit.of_watermark(stored_windows(steps.newest))
-        self._by_id = {step.id: step for step in steps.all}
+        self._by_id = {step.id: step for step in steps.steps}
         self._inputs: dict[int, dict[str, Any] | None] = {}
 
-    def known_from(self, found: WindowRecords) -> int:
+    def known_from(self, records: WindowRecords) -> int:
         """The first checkpoint whose changes are known one by one."""
-        return found.folded_up_to + 1 if found.folded_up_to else self._steps.all[0].id
+        return records.folded_up_to + 1 if records.folded_up_to else self._steps.steps[0].id
 
-    def folded(self, found: WindowRecords) -> Iterator[Event]:
+    def folded(self, records: WindowRecords) -> Iterator[Event]:
         """The content of the window before the first known change."""
-        for one in found.folded:
-            if one.of(self._window):
-                what = f"folded{self._part(one)}: everything up to checkpoint {found.folded_up_to}"
-                yield Event(one.checkpoint, "folded", what, one.values, self._texts(one), one.events)
+        for change in records.folded_changes:
+            if change.of(self._window):
+                summary = f"folded{self._part(change)}: everything up to checkpoint {records.folded_up_to}"
+                yield Event(change.checkpoint, "folded", summary, change.values, self._texts(change), change.events)
 
     def turns(self) -> Iterator[Event]:
         """Where the job was forked, where it was reset, and where windows were edited by hand."""
-        first = self._steps.all[0]
+        first = self._steps.steps[0]
         if first.manifest is not None and first.manifest.id > 1 and not first.manifest.parent:
             yield self._event(first, "fork", "the job begins as a fork: earlier changes are in the original root", {})
-        for step in self._steps.all:
+        for step in self._steps.steps:
             if step.manifest is not None and step.manifest.kind == "reset":
-                what = f"the job went back to checkpoint {step.manifest.follows}: those between no longer count"
-                yield self._event(step, "reset", what, {})
+                summary = f"the job went back to checkpoint {step.manifest.follows}: those between no longer count"
+                yield self._event(step, "reset", summary, {})
             if step.manifest is not None and step.manifest.kind == "edit":
                 yield self._event(step, "edit", "an edit by hand: windows were put or removed", {})
 
     def changes(self, changes: Sequence[StateChange]) -> Iterator[Event]:
         """Additions to the window, and how windows grew and merged."""
         line, windows = _Windows(), _Windows()
-        for number in sorted({one.checkpoint for one in changes}):
-            of_window = [one for one in changes if one.checkpoint == number and one.of(self._window)]
+        for number in sorted({change.checkpoint for change in changes}):
+            of_window = [change for change in changes if change.checkpoint == number and change.of(self._window)]
             if not self._step(number).abandoned:
                 windows = line
             elif windows is line:
@@ -119,41 +121,53 @@ class _Narrator:
 
     def _changed(self, number: int, changes: Sequence[StateChange], windows: _Windows) -> Iterator[Event]:
         """What one checkpoint changed."""
-        starts = [one.start for one in changes if one.op == "delete" and one.start is not None]
+        starts = [change.start for change in changes if change.op == "delete" and change.start is not None]
         parts = [windows.bounds.pop(start) for start in starts if start in windows.bounds]
-        for one in changes:
-            if one.op != "delete" and windows.new(one):
-                yield self._change(one, parts)
+        for change in changes:
+            if change.op != "delete" and windows.new(change):
+                yield self._change(change, parts)
         # A tumbling window that is not due is one slice, which only an edit deletes without a word of what it became.
-        slices = [one for one in changes if one.op == "delete" and one.form.shape == "slices" and one.form.exact]
-        gone = parts or [self._window for _ in slices[:1]]
-        if gone and not any(one.op == "put" for one in changes):
-            yield self._event(self._step(number), "gone", f"gone: {self._measure.texts(gone)}", {})
+        slices = [
+            change
+            for change in changes
+            if change.op == "delete" and change.form.shape == "slices" and change.form.exact
+        ]
+        removed_windows = parts or [self._window for _ in slices[:1]]
+        if removed_windows and not any(change.op == "put" for change in changes):
+            yield self._event(self._step(number), "gone", f"gone: {self._measure.texts(removed_windows)}", {})
 
     def panes(self, panes: Sequence[Pane], *, grows: bool) -> Iterator[Event]:
         """Panes of the window, and of windows that became part of it."""
-        for one in panes:
-            if one.window == self._window or (grows and one.window.overlaps(self._window)):
-                retracted = "retracted: " if one.facts.get("kind") == "retract" else ""
-                number = f"pane {one.facts['pane']}" if "pane" in one.facts else "emitted"
-                timing = f" {one.facts['timing']}".replace("_", " ") if "timing" in one.facts else ""
-                what = f"{retracted}{number}{timing}"
-                other = f" of {self._measure.texts([one.window])}" if one.window != self._window else ""
+        for pane in panes:
+            if pane.window == self._window or (grows and pane.window.overlaps(self._window)):
+                prefix = "retracted: " if pane.facts.get("kind") == "retract" else ""
+                number = f"pane {pane.facts['pane']}" if "pane" in pane.facts else "emitted"
+                timing = f" {pane.facts['timing']}".replace("_", " ") if "timing" in pane.facts else ""
+                summary = f"{prefix}{number}{timing}"
+                suffix = f" of {self._measure.texts([pane.window])}" if pane.window != self._window else ""
                 yield self._event(
-                    self._step(one.checkpoint), "pane", what + other, one.values, one.window, facts=one.facts
+                    self._step(pane.checkpoint), "pane", summary + suffix, pane.values, pane.window, facts=pane.facts
                 )
 
-    def rejected(self, rejected: Sequence[Rejected]) -> Iterator[Event]:
+    def rejected(self, rejections: Sequence[Rejected]) -> Iterator[Event]:
         """Events that would have been added to the window."""
-        for one in rejected:
-            if not one.of(self._window):
+        for rejection in rejections:
+            if not rejection.of(self._window):
                 continue
-            what = f"rejected: {one.reason.replace('_', ' ')}"
-            if one.reason == "very_late" and (fed := self._fed(one.checkpoint)) is not None:
-                what += f"; reprocessed in checkpoint {fed}"
-            step = self._step(one.checkpoint)
-            met = self._marks.text(one.watermark)
-            yield self._event(step, "rejected", what, one.values, one.window, facts={"reason": one.reason}, met=met)
+            summary = f"rejected: {rejection.reason.replace('_', ' ')}"
+            if rejection.reason == "very_late" and (feed_id := self._fed(rejection.checkpoint)) is not None:
+                summary += f"; reprocessed in checkpoint {feed_id}"
+            step = self._step(rejection.checkpoint)
+            watermark = self._marks.text(rejection.watermark)
+            yield self._event(
+                step,
+                "rejected",
+                summary,
+                rejection.values,
+                rejection.window,
+                facts={"reason": rejection.reason},
+                watermark=watermark,
+            )
 
     def expired(self, panes: Sequence[Pane]) -> Iterator[Event]:
         """When the state of the window expired."""
@@ -164,42 +178,42 @@ class _Narrator:
             bound = {END: self._window.end, START: self._window.start}.get(role or "")
             if bound is None:
                 continue
-            for step in self._steps.all:
-                expired = None if step.abandoned else step.expired(spec.name)
-                if expired is None or expired < bound:
+            for step in self._steps.steps:
+                expiry = None if step.abandoned else step.expired(spec.name)
+                if expiry is None or expiry < bound:
                     continue
-                what = "expired" if step.id != self._steps.base_id else "expired here or before"
+                summary = "expired" if step.id != self._steps.base_id else "expired here or before"
                 has_input = step.manifest is not None and step.manifest.kind in ("batch", "feed", "bootstrap")
-                if has_input and any(one.checkpoint == step.id and one.window == self._window for one in panes):
-                    what += "; the last events are in its panes only"
-                yield self._event(step, "expired", what, {})
+                if has_input and any(pane.checkpoint == step.id and pane.window == self._window for pane in panes):
+                    summary += "; the last events are in its panes only"
+                yield self._event(step, "expired", summary, {})
                 return
 
-    def _change(self, one: StateChange, parts: Sequence[WindowBounds]) -> Event:
-        step = self._step(one.checkpoint)
-        if one.form.shape == "messages":
-            return self._event(step, "row", f"added to {one.form.spec.name}", one.values)
-        if one.form.shape == "panes":
-            values = {name: value for name, value in one.values.items() if name != "pane"}
-            what = f"pane {one.values.get('pane')} to the next operators"
-            return self._event(step, "pane", what, values, facts={"pane": one.values.get("pane")})
-        if one.op == "merge":
-            return self._event(step, "added", f"added{self._part(one)}", one.values, events=one.events)
-        if one.start is None or one.end is None:
-            return self._event(step, "became", f"put{self._part(one)}", one.values, events=one.events)
-        window = WindowBounds(one.start, one.end)
+    def _change(self, change: StateChange, parts: Sequence[WindowBounds]) -> Event:
+        step = self._step(change.checkpoint)
+        if change.form.shape == "messages":
+            return self._event(step, "row", f"added to {change.form.spec.name}", change.values)
+        if change.form.shape == "panes":
+            values = {name: value for name, value in change.values.items() if name != "pane"}
+            summary = f"pane {change.values.get('pane')} to the next operators"
+            return self._event(step, "pane", summary, values, facts={"pane": change.values.get("pane")})
+        if change.op == "merge":
+            return self._event(step, "added", f"added{self._part(change)}", change.values, events=change.events)
+        if change.start is None or change.end is None:
+            return self._event(step, "became", f"put{self._part(change)}", change.values, events=change.events)
+        window = WindowBounds(change.start, change.end)
         inside = [part for part in parts if part.overlaps(window) and part != window]
         words = {0: "is now", 1: "grew from "}.get(len(inside), "merged from ") + self._measure.texts(inside)
-        other = f"{self._measure.texts([window])} " if window != self._window else ""
-        return self._event(step, "became", other + words, one.values, window, events=one.events)
+        prefix = f"{self._measure.texts([window])} " if window != self._window else ""
+        return self._event(step, "became", prefix + words, change.values, window, events=change.events)
 
-    def _part(self, one: StateChange) -> str:
+    def _part(self, change: StateChange) -> str:
         """The slice of the window, or the part of the session, in words."""
-        if one.form.shape == "parts" and one.start is not None and one.end is not None:
-            bounds = self._measure.texts([WindowBounds(one.start, one.end)])
-            return f": {bounds}" + (", with what came before it" if self._carried(one.start, one.end) else "")
-        sliced = one.form.shape == "slices" and not one.form.exact
-        return f" to the slice up to {self._measure.text(one.end)}" if sliced else ""
+        if change.form.shape == "parts" and change.start is not None and change.end is not None:
+            bounds = self._measure.texts([WindowBounds(change.start, change.end)])
+            return f": {bounds}" + (", with what came before it" if self._carried(change.start, change.end) else "")
+        is_slice = change.form.shape == "slices" and not change.form.exact
+        return f" to the slice up to {self._measure.text(change.end)}" if is_slice else ""
 
     def _carried(self, start: int, end: int) -> bool:
         """Whether a part holds events of earlier cells: `tidestate.operators.windows.session_slices`."""
@@ -208,7 +222,7 @@ class _Narrator:
         return gap > 0 and (start + gap) // gap < end // gap
 
     def _fed(self, number: int) -> int | None:
-        for step in self._steps.all:
+        for step in self._steps.steps:
             manifest = None if step.abandoned else step.manifest
             if manifest is not None and manifest.fed_up_to(self._steps.operator) >= number:
                 return step.id
@@ -217,40 +231,40 @@ class _Narrator:
     def _step(self, number: int) -> HistoryStep:
         return self._by_id.get(number) or HistoryStep(number)
 
-    def _texts(self, one: StateChange) -> tuple[str | None, str | None]:
-        return self._measure.text(one.start), self._measure.text(one.end)
+    def _texts(self, change: StateChange) -> tuple[str | None, str | None]:
+        return self._measure.text(change.start), self._measure.text(change.end)
 
     def _event(
         self,
         step: HistoryStep,
         kind: EventKind,
-        what: str,
+        summary: str,
         values: dict[str, Any],
         window: WindowBounds | None = None,
         *,
         events: int | None = None,
         facts: dict[str, Any] | None = None,
-        met: str | None = None,
+        watermark: str | None = None,
     ) -> Event:
         bounds = window or self._window
         state = step.state or OperatorState({}, "", (), ())
         if step.id not in self._inputs:
             self._inputs[step.id] = input_of(self._checkpoint, step)
-        taken = self._inputs[step.id]
-        other = {"feed": "the late ledger", "tick": "time"}.get(step.manifest.kind) if step.manifest else None
+        input_values = self._inputs[step.id]
+        origin = {"feed": "the late ledger", "tick": "time"}.get(step.manifest.kind) if step.manifest else None
         return Event(
             step.id,
             kind,
-            what,
+            summary,
             values,
             (self._measure.text(bounds.start), self._measure.text(bounds.end)),
             events,
             facts or {},
             step.created,
-            taken,
-            input_text(taken) or other,
+            input_values,
+            input_text(input_values) or origin,
             self._marks.text(state.watermark_before_us),
-            met or self._marks.text(state.watermark_us),
+            watermark or self._marks.text(state.watermark_us),
             step.abandoned,
         )
 
@@ -258,15 +272,15 @@ class _Narrator:
 def _result(events: Sequence[Event], *, discarding: bool) -> list[dict[str, Any]]:
     """Rows that were emitted and not retracted; of numbered panes the newest, unless panes are ``discarding``."""
     result: list[dict[str, Any]] = []
-    for one in events:
-        if one.kind != "pane" or one.abandoned:
+    for event in events:
+        if event.kind != "pane" or event.abandoned:
             continue
-        if one.facts.get("kind") == "retract":
-            result = [values for values in result if not _repeats(one.values, values)]
-        elif "pane" in one.facts and not discarding:
-            result = [one.values]
+        if event.facts.get("kind") == "retract":
+            result = [values for values in result if not _repeats(event.values, values)]
+        elif "pane" in event.facts and not discarding:
+            result = [event.values]
         else:
-            result.append(one.values)
+            result.append(event.values)
     return result
 
 

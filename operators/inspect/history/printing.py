@@ -33,24 +33,24 @@ SCHEMA = pa.schema(
 )
 
 
-def print_history(found: WindowHistory, form: Format, output: Path | None, limit: int | None) -> None:
+def print_history(history: WindowHistory, form: Format, output: Path | None, limit: int | None) -> None:
     """Print a history to the terminal, or to the file ``output``; at most ``limit`` events."""
     if form is Format.table:
         with redirected_to(output):
-            _print(found, PRINTED_ROWS if limit is None else limit)
+            _print(history, PRINTED_ROWS if limit is None else limit)
     elif form is Format.json:
         with redirected_to(output):
-            print_json(_in_iso(found) | {"events": [_in_iso(one) for one in found.events[:limit]]})
+            print_json(_in_iso(history) | {"events": [_in_iso(event) for event in history.events[:limit]]})
     else:
-        print_rows([rows_of(found)], form, output, limit)
+        print_rows([rows_of(history)], form, output, limit)
 
 
-def rows_of(found: WindowHistory) -> pa.Table:
+def rows_of(history: WindowHistory) -> pa.Table:
     """The events as rows; nested values are JSON."""
-    return pa.Table.from_pylist([_row(one) for one in found.events], SCHEMA)
+    return pa.Table.from_pylist([_row(event) for event in history.events], SCHEMA)
 
 
-def _in_iso(found: WindowHistory | Event) -> dict[str, Any]:
+def _in_iso(record: WindowHistory | Event) -> dict[str, Any]:
     """The fields, with times as programs read them."""
     return {
         name: as_iso(value)
@@ -58,28 +58,28 @@ def _in_iso(found: WindowHistory | Event) -> dict[str, Any]:
         else tuple(map(as_iso, value))
         if name == "window" and value
         else value
-        for name, value in asdict(found).items()
+        for name, value in asdict(record).items()
     }
 
 
-def _row(one: Event) -> dict[str, object]:
-    row = asdict(one)
+def _row(event: Event) -> dict[str, object]:
+    row = asdict(event)
     for name in ("values", "facts", "input"):
         row[name] = json_of(row[name])
     start, end = row.pop("window") or (None, None)
     return row | {"window_start": start, "window_end": end}
 
 
-def _print(found: WindowHistory, limit: int) -> None:
+def _print(history: WindowHistory, limit: int) -> None:
     table = data_table(HISTORY_COLUMNS, ("id",))
     table.columns[0].no_wrap = True
-    for cells in found.cells(limit):
+    for cells in history.cells(limit):
         table.add_row(*map(Text, cells))
-    more = len(found.events) - limit
+    left_out = len(history.events) - limit
     print_out(
-        Text(found.heading),
-        *(Text(line, style="dim") for line in found.notes),
+        Text(history.heading),
+        *(Text(line, style="dim") for line in history.notes),
         table,
-        Text(found.outcome, style="bold"),
-        *([Text(f"{more:,} more events: use --limit to print them", style="dim")] if more > 0 else []),
+        Text(history.outcome, style="bold"),
+        *([Text(f"{left_out:,} more events: use --limit to print them", style="dim")] if left_out > 0 else []),
     )

@@ -61,7 +61,7 @@ class HistorySteps:
     newest: OperatorState
     base_id: int
     emits: bool
-    all: list[HistoryStep]
+    steps: list[HistoryStep]
     unread: tuple[Ids, ...]
 
 
@@ -135,8 +135,8 @@ def input_of(checkpoint: Checkpoint, step: HistoryStep) -> dict[str, Any] | None
     if step.output is not None and step.output.spark is not None:
         position = load_files(checkpoint.objects, step.output.spark)
         return _spark(position) if position is not None else None
-    taken = step.manifest.input if step.manifest is not None else None
-    return {"batch": taken.batches} if taken is not None else None
+    batch_input = step.manifest.input if step.manifest is not None else None
+    return {"batch": batch_input.batches} if batch_input is not None else None
 
 
 def _spark(position: SparkPosition) -> dict[str, Any]:
@@ -148,13 +148,16 @@ def _spark(position: SparkPosition) -> dict[str, Any]:
     return {"spark_batch": position.batch_id, "sources": sources}
 
 
-def input_text(taken: dict[str, Any] | None) -> str | None:
+def input_text(input_values: dict[str, Any] | None) -> str | None:
     """The input of a checkpoint, for people."""
-    if taken is None:
+    if input_values is None:
         return None
-    if "batch" in taken:
-        return f"batch {taken['batch']}" if taken["batch"] else "history"
-    return "; ".join(_source_text(source) for source in taken["sources"]) or f"spark batch {taken['spark_batch']}"
+    if "batch" in input_values:
+        return f"batch {input_values['batch']}" if input_values["batch"] else "history"
+    return (
+        "; ".join(_source_text(source) for source in input_values["sources"])
+        or f"spark batch {input_values['spark_batch']}"
+    )
 
 
 def _source_text(source: dict[str, Any]) -> str:
@@ -164,18 +167,18 @@ def _source_text(source: dict[str, Any]) -> str:
     start, end = _offsets(source["start"]), _offsets(source["end"])
     if set(end) == {""}:
         return f"{start.get('', 0)}→{end['']}"
-    moved = [name for name in end if end[name] != start.get(name)]
-    return ", ".join(f"{name}: {start.get(name, 0)}→{end[name]}" for name in moved) or "nothing"
+    partitions = [name for name in end if end[name] != start.get(name)]
+    return ", ".join(f"{name}: {start.get(name, 0)}→{end[name]}" for name in partitions) or "nothing"
 
 
 def _offsets(text: str | None) -> dict[str, Any]:
     """Offsets by partition, for Kafka; for a source with one offset, or in another form, the only key is ""."""
     try:
-        found = json.loads(text) if text else {}
+        offsets = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        found = text
-    if not isinstance(found, dict):
-        return {"": found}
-    if not all(isinstance(part, dict) for part in found.values()):
-        return {str(name): value for name, value in found.items()}
-    return {f"{topic}/{part}": offset for topic, parts in found.items() for part, offset in parts.items()}
+        offsets = text
+    if not isinstance(offsets, dict):
+        return {"": offsets}
+    if not all(isinstance(part, dict) for part in offsets.values()):
+        return {str(name): value for name, value in offsets.items()}
+    return {f"{topic}/{part}": offset for topic, parts in offsets.items() for part, offset in parts.items()}

@@ -52,31 +52,33 @@ def window_history(
     steps = read_steps(checkpoint, operator)
     reader = _Reader(checkpoint, steps, _checked(steps.newest, keys))
     measure = reader.measure
-    asked = measure.place(window)
+    position = measure.place(window)
     regular = reader.windows if isinstance(reader.windows, Sliding) else None
-    meant = meant_windows(regular, asked) if regular else []
-    if len(meant) > 1 and not any(asked in (one.start, one.end) for one in meant):
+    candidates = meant_windows(regular, position) if regular else []
+    if len(candidates) > 1 and not any(position in (candidate.start, candidate.end) for candidate in candidates):
         raise UsageError(
             "several windows contain this time: give the start of the one you mean",
             code="history-window",
             asked=str(window),
-            windows=measure.texts(sorted(meant)),
+            windows=measure.texts(sorted(candidates)),
         )
     around = (
-        WindowBounds(min(one.start for one in meant), max(one.end for one in meant))
-        if meant
-        else WindowBounds(asked, asked)
+        WindowBounds(min(candidate.start for candidate in candidates), max(candidate.end for candidate in candidates))
+        if candidates
+        else WindowBounds(position, position)
     )
-    found = reader.read(around)
+    records = reader.read(around)
     rolling = isinstance(reader.windows, Rolling)
-    chosen = (
-        next((one for one in meant if found.holds(one)), None) if regular else _held(found, asked, rolling=rolling)
+    match = (
+        next((candidate for candidate in candidates if records.holds(candidate)), None)
+        if regular
+        else _held(records, position, rolling=rolling)
     )
-    if chosen is None:
-        raise _never(reader, regular, asked, window)
+    if match is None:
+        raise _never(reader, regular, position, window)
     if not regular:
-        found = reader.read(chosen)
-    return build_history(steps, found, chosen, measure, reader.keys, checkpoint)
+        records = reader.read(match)
+    return build_history(steps, records, match, measure, reader.keys, checkpoint)
 
 
 class _Reader:
@@ -89,56 +91,58 @@ class _Reader:
 
     def read(self, around: WindowBounds) -> WindowRecords:
         """Records of windows that touch ``around``."""
-        found = WindowRecords()
+        records = WindowRecords()
         for form in forms_of(self.steps.base).values():
             keys = self._keys_in(form.spec)
-            folded, newest = read_folded(self.checkpoint, form, self.steps.base, keys, around)
-            found.folded += self._named(form.spec, folded)
-            found.folded_up_to = max(found.folded_up_to, newest)
-        for _, added in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.all):
-            found.add(added())
-        return found
+            changes, newest = read_folded(self.checkpoint, form, self.steps.base, keys, around)
+            records.folded_changes += self._named(form.spec, changes)
+            records.folded_up_to = max(records.folded_up_to, newest)
+        for _, load in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.steps):
+            records.add(load())
+        return records
 
     def _added(self, step: HistoryStep, around: WindowBounds) -> WindowRecords:
         """The records of one checkpoint."""
-        found = WindowRecords()
+        records = WindowRecords()
         for spec, ref in step.segments:
             form = form_of(spec)
             if form is None:
                 continue
             changes = self._named(spec, read_changes(self.checkpoint, form, ref, self._keys_in(spec), around))
-            found.changes += changes if self.steps.emits else [*changes, *last_panes(changes)]
+            records.changes += changes if self.steps.emits else [*changes, *last_panes(changes)]
         names = names_of_panes(self.steps.newest, self.keys, step.id)
         for ref in step.panes:
             panes = emitted_panes(self.checkpoint, step.id, ref, self._keys_then(step), around)
-            found.panes += [replace(one, values=under_names(one.values, names)) for one in panes]
+            records.panes += [replace(pane, values=under_names(pane.values, names)) for pane in panes]
         names = names_now(self.steps.newest.renamed, step.id)
         for ref in step.late:
             state, keys = step.state or self.steps.newest, self._keys_then(step)
-            rejected = read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
-            found.rejected += [replace(one, values=under_names(one.values, names)) for one in rejected]
-        return found
+            rejections = read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
+            records.rejections += [
+                replace(rejection, values=under_names(rejection.values, names)) for rejection in rejections
+            ]
+        return records
 
     def _named(self, spec: TableSpec, changes: Sequence[StateChange]) -> list[StateChange]:
         """Changes of a table, as it was, with what its columns are called now."""
         names = names_of_table(spec, self.steps.newest)
         results = results_of_table(names)
         return [
-            replace(one, values=under_names(one.values, names), last=under_names(one.last, results))
-            for one in changes
+            replace(change, values=under_names(change.values, names), last=under_names(change.last, results))
+            for change in changes
         ]
 
     def _keys_then(self, step: HistoryStep) -> dict[str, str]:
         """The keys as files of a checkpoint call them."""
         names = names_now(records_of(self.keys, self.steps.newest.renamed), step.id)
-        then = {new: old for old, new in names.items()}
-        return {then.get(name, name): text for name, text in self.keys.items()}
+        old_names = {new: old for old, new in names.items()}
+        return {old_names.get(name, name): text for name, text in self.keys.items()}
 
     def _keys_in(self, spec: TableSpec) -> dict[str, str]:
         """The keys as a table called them: it may be that of an earlier checkpoint."""
-        now = next((one for one in self.steps.newest.tables if one.name == spec.name), spec)
-        lasting = {column.lasting: column.name for column in now.key}
-        names = {lasting.get(column.lasting, ""): column.name for column in spec.key}
+        now = next((table for table in self.steps.newest.tables if table.name == spec.name), spec)
+        current_names = {column.lasting: column.name for column in now.key}
+        names = {current_names.get(column.lasting, ""): column.name for column in spec.key}
         return {names.get(name, name): text for name, text in self.keys.items()}
 
 
@@ -149,12 +153,12 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(
             "this operator has no windows: read its state, panes and late rows instead", code="history-window"
         )
-    known = key_columns(state)
-    if set(keys) != set(known):
+    columns = key_columns(state)
+    if set(keys) != set(columns):
         raise UsageError(
-            "give one value for each key column: key=…" if known else "the windows have no key: remove key=",
+            "give one value for each key column: key=…" if columns else "the windows have no key: remove key=",
             code="history-key",
-            columns=known,
+            columns=columns,
             found=list(keys),
         )
     return dict(keys)
@@ -166,33 +170,41 @@ def key_columns(state: OperatorState) -> list[str]:
     return list(dict.fromkeys(column.name for column in columns if column.name != NO_KEY))
 
 
-def _held(found: WindowRecords, asked: int, *, rolling: bool) -> WindowBounds | None:
-    """The newest window that starts at a place, contains it, or ends there, for windows that are on no grid.
+def _held(records: WindowRecords, position: int, *, rolling: bool) -> WindowBounds | None:
+    """The newest window that starts at a position, contains it, or ends there, for windows that are on no grid.
 
     A session contains the sessions that it grew from, so the start of a session is not preferred. Of ``rolling``
-    windows many contain a place, and one ends with the event there: this is preferred.
+    windows many contain a position, and one ends with the event there: this is preferred.
     """
-    windows = found.windows()
-    grow = any(one.form.grows for one in (*found.changes, *found.folded))
+    windows = records.windows()
+    grow = any(change.form.grows for change in (*records.changes, *records.folded_changes))
     choices = [
-        [one for one in windows if one.start == asked and not grow],
-        [one for one in windows if one.holds(asked)],
-        [one for one in windows if one.end == asked],
+        [window for window in windows if window.start == position and not grow],
+        [window for window in windows if window.holds(position)],
+        [window for window in windows if window.end == position],
     ]
     if rolling:
-        choices.insert(0, [one for one in windows if one.end - 1 == asked])
+        choices.insert(0, [window for window in windows if window.end - 1 == position])
     fitting = next((choice for choice in choices if choice), [])
-    return max(fitting, key=lambda one: (windows[one], one.end - one.start), default=None)
+    return max(fitting, key=lambda window: (windows[window], window.end - window.start), default=None)
 
 
-def _never(reader: _Reader, regular: Sliding | None, asked: int, window: Moment) -> NotFoundError:
+def _never(reader: _Reader, regular: Sliding | None, position: int, window: Moment) -> NotFoundError:
     """The error, which suggests the nearest windows of the key."""
-    found = reader.read(EVERYWHERE)
-    windows = set(found.windows())
+    records = reader.read(EVERYWHERE)
+    windows = set(records.windows())
     if regular is not None:
-        ends = {one.end for one in (*found.changes, *found.folded) if one.form.shape == "slices"}
-        windows |= {one for end in ends if end is not None for one in meant_windows(regular, end) if one.end == end}
-    nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
+        ends = {change.end for change in (*records.changes, *records.folded_changes) if change.form.shape == "slices"}
+        windows |= {
+            candidate
+            for end in ends
+            if end is not None
+            for candidate in meant_windows(regular, end)
+            if candidate.end == end
+        }
+    nearest = sorted(
+        windows, key=lambda candidate: min(abs(candidate.start - position), abs(candidate.end - position))
+    )[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())
     return NotFoundError(
         f"no such window{' of ' + where if where else ''}: "

@@ -44,7 +44,7 @@ class Chart:
     """A chart with its heading, a description, and the text for an empty chart."""
 
     title: str
-    about: str
+    description: str
     spec: Spec | None
     empty: str = "Nothing to show yet."
 
@@ -155,7 +155,7 @@ def timeline(
     }
     if lines_ == [""]:
         y["axis"] = None
-    shared = {
+    encoding = {
         "y": y,
         **_coloured("standing", list(standings), list(standings.values())),
         "tooltip": _tooltip("key", "window", "standing", "results", "panes", "checkpoints"),
@@ -164,7 +164,7 @@ def timeline(
         {
             "data": {"values": rows},
             "mark": {"type": "bar", "stroke": "var(--card)", "strokeWidth": 0.7, "height": {"band": 0.8}},
-            "encoding": {"x": {"field": "start", **x}, "x2": {"field": "end"}, **shared},
+            "encoding": {"x": {"field": "start", **x}, "x2": {"field": "end"}, **encoding},
         },
     ]
     if now is not None:
@@ -210,7 +210,7 @@ def _spans(values: Sequence[Value]) -> list[ChartRow]:
     for value in values:
         low = tops.get(value.first, 0)
         tops[value.first] = low + value.value
-        place = {"from": value.first - 0.5, "to": value.last + 0.5, "middle": (value.first + value.last) / 2}
+        edges = {"from": value.first - 0.5, "to": value.last + 0.5, "middle": (value.first + value.last) / 2}
         row = {
             "checkpoint": f"{value.first:,}" + (f" to {value.last:,}" if value.last > value.first else ""),
             "created": value.created,
@@ -220,7 +220,7 @@ def _spans(values: Sequence[Value]) -> list[ChartRow]:
             "begun": value.begun_ms,
             "ended": value.ended_ms,
         }
-        rows.append(row | place | {"low": low, "high": low + value.value})
+        rows.append(row | edges | {"low": low, "high": low + value.value})
     return rows
 
 

@@ -57,10 +57,10 @@ def write_report(
     """
     path = Path(output)
     check_report_output(path)
-    page, past, found = report_page(Checkpoint.open(root, on_progress), last=last, read_percent=read_percent)
+    page, past, report = report_page(Checkpoint.open(root, on_progress), last=last, read_percent=read_percent)
     data = page.encode("utf-8", "replace")
     replace_report(path, data)
-    return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
+    return WrittenReport(os.fspath(path), len(data), len(past.points), len(report.findings))
 
 
 def report_page(
@@ -68,14 +68,14 @@ def report_page(
 ) -> tuple[str, CheckpointHistory, VerifyReport]:
     """The page of `write_report`, and what it is made of."""
     past = checkpoint_history(checkpoint, last)
-    found = verify(checkpoint, read_percent=read_percent, last=last)
+    report = verify(checkpoint, read_percent=read_percent, last=last)
     page = render(
         title=_title(checkpoint, past.head),
-        verdict=_verdict(found, past, read_percent),
-        whole=found.worst is None,
+        verdict=_verdict(report, past, read_percent),
+        is_intact=report.worst is None,
         tiles=_tiles(past),
         sections=[
-            sections.findings(found),
+            sections.findings(report),
             sections.checkpoints(past),
             sections.watermarks(past),
             sections.late_section(past),
@@ -84,7 +84,7 @@ def report_page(
             sections.about(checkpoint, past.head),
         ],
     )
-    return page, past, found
+    return page, past, report
 
 
 def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWindows]:
@@ -93,12 +93,12 @@ def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWi
         return []
     names = list(head.operators)[-OPERATORS_IN_FULL:]
     ids = [point.id for point in past.counting]
-    found = []
-    for done, name in enumerate(names):
+    window_reports = []
+    for index, name in enumerate(names):
         ask = partial(query, checkpoint, checkpoint=head.id, operator=name)
-        found.append(windows_of(checkpoint, head, ids, name, ask))
-        checkpoint.on_progress("windows", done + 1, len(names))
-    return found
+        window_reports.append(windows_of(checkpoint, head, ids, name, ask))
+        checkpoint.on_progress("windows", index + 1, len(names))
+    return window_reports
 
 
 def _title(checkpoint: Checkpoint, head: Manifest | None) -> str:
@@ -106,25 +106,25 @@ def _title(checkpoint: Checkpoint, head: Manifest | None) -> str:
     return f"{name} · {checkpoint.objects.root}"
 
 
-def _verdict(found: VerifyReport, past: CheckpointHistory, read_percent: float) -> str:
-    if found.worst is not None:
-        return f"{pluralize(len(found.findings), 'finding')}: see below"
+def _verdict(report: VerifyReport, past: CheckpointHistory, read_percent: float) -> str:
+    if report.worst is not None:
+        return f"{pluralize(len(report.findings), 'finding')}: see below"
     if past.head is None:
         return "Empty: no checkpoint yet"
     read = "bytes were not read" if not read_percent else f"{read_percent:g} % of the files read"
-    harmless = "; findings are in abandoned checkpoints only" if found.findings else ""
-    return f"Intact: {pluralize(found.checkpoints, 'checkpoint')}, all files of the right size, {read}{harmless}"
+    harmless = "; findings are in abandoned checkpoints only" if report.findings else ""
+    return f"Intact: {pluralize(report.checkpoints, 'checkpoint')}, all files of the right size, {read}{harmless}"
 
 
 def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     head = past.head
-    made = time_text(now_us() // 1_000_000 * 1_000_000) or ""
+    now_text = time_text(now_us() // 1_000_000 * 1_000_000) or ""
     if head is None:
-        return [("report created", made, "UTC")]
+        return [("report created", now_text, "UTC")]
     facts = brief(head)
     lag = "no lag"
-    timed = not any(map(goes_by_offset, head.operators.values()))
-    if timed and is_time(head.watermark_us) and head.processing_us is not None:
+    by_time = not any(map(goes_by_offset, head.operators.values()))
+    if by_time and is_time(head.watermark_us) and head.processing_us is not None:
         lag = f"{span_text(head.processing_us - (head.watermark_us or 0))} behind processing time"
     kind = "drained, accepts no new input" if head.drained else head.kind
     age = span_text(max(0, now_us() - head.created_us))  # clocks differ
@@ -133,7 +133,7 @@ def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     unread = f"; {past.newest:,} cannot be read" if past.newest != head.id else ""
     return [
         ("newest checkpoint", f"{head.id:,}", f"{kind}, writer epoch {head.epoch}{unread}"),
-        ("age", age, f"when this report was created, {made} UTC"),
+        ("age", age, f"when this report was created, {now_text} UTC"),
         ("watermark", (readable_time(facts["watermark"]) or "none yet").split(".")[0], lag),
         ("events", f"{total['events']:,}", span),
         ("pane rows", f"{total['panes']:,}", span),

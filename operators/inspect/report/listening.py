@@ -36,12 +36,12 @@ class Listening(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(
-        self, at: tuple[str, int], answer: Callable[[BaseHTTPRequestHandler], None], names: Collection[str] = ()
+        self, address: tuple[str, int], answer: Callable[[BaseHTTPRequestHandler], None], names: Collection[str] = ()
     ) -> None:
         """Raises `UsageError` (``serve-host``) for no address, `UnavailableError` (``serve-port``) for one where it
         cannot listen.
         """
-        host, port = at
+        host, port = address
         if not host.strip():
             raise UsageError(
                 "give the address to listen on: 127.0.0.1 for this host only, 0.0.0.0 for all of its addresses",
@@ -53,7 +53,7 @@ class Listening(ThreadingHTTPServer):
         self._lock = threading.Lock()
         try:
             self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            super().__init__(at, _Handler)
+            super().__init__(address, _Handler)
         except OSError as error:
             raise UnavailableError(
                 f"the report cannot be served at this host and port ({error.strerror or error}): choose another "

@@ -20,7 +20,7 @@ from tidestate.statestore.errors import UsageError
 
 
 def render(
-    title: str, verdict: str, whole: bool, tiles: Sequence[tuple[str, str, str]], sections: Sequence[Section]
+    title: str, verdict: str, is_intact: bool, tiles: Sequence[tuple[str, str, str]], sections: Sequence[Section]
 ) -> str:
     """The page. ``tiles`` are name, value and a note. Raises `UsageError` if the extra is not installed."""
     jinja2 = _jinja()
@@ -38,7 +38,7 @@ def render(
         mark=_unescaped(MARK),
         title=title,
         verdict=verdict,
-        whole=whole,
+        is_intact=is_intact,
         tiles=tiles,
         sections=sections,
         charts=charts,

@@ -85,23 +85,25 @@ class CheckpointHistory:
 def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
     """The ``last`` checkpoints of a root."""
     ids = checkpoint.present_ids()
-    chosen, found, lost = ids[-last:], [], []
+    recent, points, unreadable = ids[-last:], [], []
     head: Manifest | None = None
     younger: Manifest | None = None
     later: Spent | None = None
-    for done, (number, read) in enumerate(checkpoint.load_each(ids[-last - 1 :][::-1])):
+    for index, (number, read) in enumerate(checkpoint.load_each(ids[-last - 1 :][::-1])):
         manifest = _manifest(read)
         if younger is not None:
-            found.append(_point(younger, manifest, head, later))
+            points.append(_point(younger, manifest, head, later))
             later = younger.spent
-        younger = manifest if done < len(chosen) else None
-        if done < len(chosen):
+        younger = manifest if index < len(recent) else None
+        if index < len(recent):
             head = head or manifest
-            lost += [number] if manifest is None else []
+            unreadable += [number] if manifest is None else []
     if younger is not None:
-        found.append(_point(younger, None, head, later))
+        points.append(_point(younger, None, head, later))
     newest = ids[-1] if ids else None
-    return CheckpointHistory(tuple(reversed(found)), head, newest, tuple(reversed(lost)), len(ids) - len(chosen))
+    return CheckpointHistory(
+        tuple(reversed(points)), head, newest, tuple(reversed(unreadable)), len(ids) - len(recent)
+    )
 
 
 def counts_offsets(operator: OperatorState) -> bool:
@@ -140,8 +142,8 @@ def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None, l
         classes=_classes(manifest, facts["rejected"]),
         marks=marks,
         lags=lags,
-        sizes={name: sum(ref.bytes for ref in one.files) for name, one in manifest.operators.items()},
-        rows={name: sum(ref.rows for ref in one.files) for name, one in manifest.operators.items()},
+        sizes={name: sum(ref.bytes for ref in operator.files) for name, operator in manifest.operators.items()},
+        rows={name: sum(ref.rows for ref in operator.files) for name, operator in manifest.operators.items()},
         seconds=facts["seconds"] or {},
         abandoned=head is not None and head.abandons(manifest.id),
     )
@@ -153,22 +155,22 @@ def _written(manifest: Manifest, before: Manifest | None) -> int | None:
         return 0
     if before is None and manifest.id > 1:
         return None
-    known = {ref.path for ref in state_files(before)} if before else set()
-    return sum(ref.bytes for ref in state_files(manifest) if ref.path not in known and not ref.root)
+    paths = {ref.path for ref in state_files(before)} if before else set()
+    return sum(ref.bytes for ref in state_files(manifest) if ref.path not in paths and not ref.root)
 
 
-def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:
+def _classes(manifest: Manifest, rejections: int) -> dict[str, int]:
     """Events by class: accepted ones of input streams, rejected ones of all operators. Ledger rows without a counter
     have other reasons.
     """
-    behind = {name for name, one in manifest.operators.items() if set(one.inputs) & set(manifest.operators)}
-    found: dict[str, int] = {}
+    downstream = {name for name, state in manifest.operators.items() if set(state.inputs) & set(manifest.operators)}
+    classes: dict[str, int] = {}
     for name, count in manifest.counters.items():
         operator, _, kind = name.rpartition(".")
-        if count and (kind in REJECTED or (kind in TAKEN and operator not in behind)):
-            found[kind] = found.get(kind, 0) + count
-    explained = sum(count for kind, count in found.items() if kind in REJECTED)
-    return found | ({OTHER_REASONS: rejected - explained} if rejected > explained else {})
+        if count and (kind in REJECTED or (kind in TAKEN and operator not in downstream)):
+            classes[kind] = classes.get(kind, 0) + count
+    with_reason = sum(count for kind, count in classes.items() if kind in REJECTED)
+    return classes | ({OTHER_REASONS: rejections - with_reason} if rejections > with_reason else {})
 
 
 def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
@@ -180,7 +182,7 @@ def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
             continue
         tracker = operator.progress or {}
         now_us = tracker.get("processing_us", manifest.processing_us)
-        sources = {source: one["watermark_us"] for source, one in sorted(tracker.get("sources", {}).items())}
+        sources = {source: facts["watermark_us"] for source, facts in sorted(tracker.get("sources", {}).items())}
         several = {f"{name} / {source}": mark for source, mark in sources.items()} if len(sources) > 1 else {}
         for label, mark in {name: operator.watermark_us, **several}.items():
             if mark is not None and is_time(mark):

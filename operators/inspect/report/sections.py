@@ -41,13 +41,13 @@ _CALENDAR_MS = 8.64e15
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a chart. The columns in ``right`` are right-aligned; the table is open if ``opened``."""
+    """The numbers of a chart. The columns in ``right`` are right-aligned; the table is open if ``is_open``."""
 
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[int] = frozenset()
-    opened: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def checkpoints(history: CheckpointHistory) -> Section:
     lead = pluralize(len(points), "checkpoint")
     lead += f", {points[0].id:,} to {points[-1].id:,}" if points else ""
     lead += f"; {history.older:,} older ones are left out (--last)." if history.older else "."
-    if abandoned := len(points) - len(history.counting):
-        lead += f" A reset has abandoned {abandoned:,} of them: they are in the charts, but not in totals."
+    if abandoned_count := len(points) - len(history.counting):
+        lead += f" A reset has abandoned {abandoned_count:,} of them: they are in the charts, but not in totals."
     charts = [series.checkpoint_gaps(points), series.written_chart(points), *series.rows_charts(points)]
     charts.append(series.spent_chart(points))
     return Section("checkpoints", "Checkpoints", lead, charts if points else (), [_points(points)] if points else ())
@@ -132,12 +132,14 @@ def late_section(history: CheckpointHistory) -> Section:
     for point in history.counting:
         for kind, count in point.classes.items():
             totals[kind] = totals.get(kind, 0) + count
-    rows = [(kind.replace("_", " "), f"{count:,}") for kind, count in sorted(totals.items(), key=lambda one: -one[1])]
+    rows = [
+        (kind.replace("_", " "), f"{count:,}") for kind, count in sorted(totals.items(), key=lambda item: -item[1])
+    ]
     tables = (
         [Table("Events by class, in these checkpoints", ("class", "events"), rows, frozenset({1}))] if rows else []
     )
-    rejected = sum(point.rejected for point in history.counting)
-    rows_text = pluralize(rejected, "ledger row") if rejected else "Nothing was rejected"
+    rejections = sum(point.rejected for point in history.counting)
+    rows_text = pluralize(rejections, "ledger row") if rejections else "Nothing was rejected"
     lead = f"{rows_text} in these checkpoints."
     return Section("late", "Late and rejected events", lead, [series.late_chart(history.points)], tables)
 
@@ -150,7 +152,7 @@ def state(history: CheckpointHistory) -> Section:
         facts = partitions(operator)
         sizes = [row["bytes"] for row in facts]
         if number < OPERATORS_LISTED and sum(sizes):
-            drawn: list[ChartRow] = [
+            bars: list[ChartRow] = [
                 {
                     "partition": row["partition"],
                     "bytes": row["bytes"],
@@ -158,10 +160,12 @@ def state(history: CheckpointHistory) -> Section:
                 }
                 for row in facts
             ]
-            about = f"Bytes in the newest checkpoint; the dashed line is the mean. {skew_text(sizes).capitalize()}."
+            description = (
+                f"Bytes in the newest checkpoint; the dashed line is the mean. {skew_text(sizes).capitalize()}."
+            )
             if any(row["taken_over"] for row in facts):
-                about += " Files shared since a rescale count in each partition."
-            charts.append(Chart(f"Partitions of {name}", about, partition_bars(drawn, sum(sizes) / len(sizes))))
+                description += " Files shared since a rescale count in each partition."
+            charts.append(Chart(f"Partitions of {name}", description, partition_bars(bars, sum(sizes) / len(sizes))))
         rows += [
             (
                 name,
@@ -184,20 +188,20 @@ def _state_lead(head: Manifest | None) -> str:
     if head is None:
         return "There is no state yet."
     parts = []
-    for name, one in head.operators.items():
-        whole = size_text(sum(ref.bytes for ref in one.files))
-        even = skew_text([row["bytes"] for row in partitions(one)])
-        parts.append(f"{name}: {whole} in {pluralize(len(one.partitions), 'partition')} ({even})")
+    for name, operator in head.operators.items():
+        size = size_text(sum(ref.bytes for ref in operator.files))
+        even = skew_text([row["bytes"] for row in partitions(operator)])
+        parts.append(f"{name}: {size} in {pluralize(len(operator.partitions), 'partition')} ({even})")
     return "; ".join(parts) + "."
 
 
-def windows(found: Sequence[ReportedWindows], head: Manifest | None) -> Section:
+def windows(reports: Sequence[ReportedWindows], head: Manifest | None) -> Section:
     """A timeline of windows for each operator."""
     charts, tables = [], []
-    for one in found:
-        if not one.windows:
+    for report in reports:
+        if not report.windows:
             continue
-        chart, table = _timeline(one, head)
+        chart, table = _timeline(report, head)
         charts.append(chart)
         tables.append(table)
     lead = (
@@ -208,21 +212,23 @@ def windows(found: Sequence[ReportedWindows], head: Manifest | None) -> Section:
     return Section("windows", "Windows", lead, charts, tables)
 
 
-def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Table]:
-    labels, rows, left = _lines(found)
+def _timeline(report: ReportedWindows, head: Manifest | None) -> tuple[Chart, Table]:
+    labels, rows, left = _lines(report)
     notes = [
-        *found.notes,
+        *report.notes,
         *([f"{left:,} windows are left out, beyond the calendar or the page"] if left else []),
     ]
-    now = _now(found, head)
-    used = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
-    about = "A line for each key." if found.keyed else "All keys together; overlapping windows are on separate lines."
-    about += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
-    spec = timeline(rows, labels, used, now, time=not found.offsets) if rows else None
+    now = _now(report, head)
+    colours = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
+    description = (
+        "A line for each key." if report.has_keys else "All keys together; overlapping windows are on separate lines."
+    )
+    description += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
+    spec = timeline(rows, labels, colours, now, time=not report.offsets) if rows else None
     headings = ("window", "key", "standing", "events", "results now", "emitted", "retracted", "checkpoints")
     cells = [
         (
-            _bounds(w, found.offsets),
+            _bounds(w, report.offsets),
             w.key or "–",
             w.standing,
             _n(w.events),
@@ -231,31 +237,31 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
             _n(w.retracted),
             _checkpoints(w),
         )
-        for w in reversed(found.windows)
+        for w in reversed(report.windows)
     ]
-    title = f"Windows of {found.operator}"
-    return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 5, 6}))
+    title = f"Windows of {report.operator}"
+    return Chart(title, description, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 5, 6}))
 
 
-def _now(found: ReportedWindows, head: Manifest | None) -> float | None:
+def _now(report: ReportedWindows, head: Manifest | None) -> float | None:
     """The watermark on the axis of the windows: none where windows are counted and the watermark is a time."""
-    operator = head.operators[found.operator] if head else None
+    operator = head.operators[report.operator] if head else None
     mark = operator.watermark_us if operator else None
-    if operator is None or mark is None or not is_time(mark) or goes_by_offset(operator) != found.offsets:
+    if operator is None or mark is None or not is_time(mark) or goes_by_offset(operator) != report.offsets:
         return None
-    return mark if found.offsets else mark / 1000
+    return mark if report.offsets else mark / 1000
 
 
-def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
+def _lines(report: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
     """Each window on a line of its key where none overlaps it; the last value is the number of those left out."""
     ends: dict[tuple[str, int], int] = {}
     rows, left = [], 0
-    scale = 1 if found.offsets else 1000
-    for window in sorted(found.windows, key=lambda w: (w.start, w.end)):
+    scale = 1 if report.offsets else 1000
+    for window in sorted(report.windows, key=lambda w: (w.start, w.end)):
         number, key = 0, window.key
         while ends.get((key, number), window.start) > window.start:
             number += 1
-        outside = not found.offsets and max(abs(window.start), abs(window.end)) / 1000 > _CALENDAR_MS
+        outside = not report.offsets and max(abs(window.start), abs(window.end)) / 1000 > _CALENDAR_MS
         if outside or ((key, number) not in ends and len(ends) >= LINES):
             left += 1
             continue
@@ -265,7 +271,7 @@ def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
             "start": window.start / scale,
             "end": window.end / scale,
             "key": window.key or "all keys",
-            "window": _bounds(window, found.offsets),
+            "window": _bounds(window, report.offsets),
             "standing": window.standing,
             "results": _results(window),
             "panes": f"{window.emitted or 0:,} emitted, {window.retracted or 0:,} retracted",
@@ -297,18 +303,23 @@ def _checkpoints(window: ReportedWindow) -> str:
 def findings(report: VerifyReport) -> Section:
     """The section with what `verify` has found, the first rows of it."""
     files = f"{pluralize(report.files, 'file')} ({size_text(report.bytes)})"
-    checked = f"{pluralize(report.checkpoints, 'checkpoint')} and {files} were checked."
+    extent = f"{pluralize(report.checkpoints, 'checkpoint')} and {files} were checked."
     if not report.findings:
-        return Section("findings", "Findings", f"Nothing is wrong: {checked}")
+        return Section("findings", "Findings", f"Nothing is wrong: {extent}")
     rows = [
-        (one.kind, _n(one.checkpoint) + (", abandoned" if one.abandoned else ""), one.path, one.why)
-        for one in report.findings[:REPORTED_ROWS]
+        (
+            finding.kind,
+            _n(finding.checkpoint) + (", abandoned" if finding.abandoned else ""),
+            finding.path,
+            finding.why,
+        )
+        for finding in report.findings[:REPORTED_ROWS]
     ]
     good = "No checkpoint is intact." if report.good is None else f"The newest intact checkpoint is {report.good:,}."
-    more = len(report.findings) - len(rows)
-    left_out = f" {more:,} more are left out." if more else ""
-    lead = f"{pluralize(len(report.findings), 'finding')}; {checked} {good}{left_out}"
-    table = Table("What is wrong", ("kind", "checkpoint", "path", "problem"), rows, frozenset({1}), opened=True)
+    excess = len(report.findings) - len(rows)
+    left_out = f" {excess:,} more are left out." if excess else ""
+    lead = f"{pluralize(len(report.findings), 'finding')}; {extent} {good}{left_out}"
+    table = Table("What is wrong", ("kind", "checkpoint", "path", "problem"), rows, frozenset({1}), is_open=True)
     return Section("findings", "Findings", lead, (), [table])
 
 
@@ -325,7 +336,7 @@ def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
         rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head).panes:,}"))
         rows.append(("abandoned by resets", ", ".join(_range(ids) for ids in head.abandoned) or "none"))
     rows += [("forked from", base) for base in marker.bases]
-    return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, opened=True)])
+    return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, is_open=True)])
 
 
 def _range(ids: tuple[int, int]) -> str:

@@ -46,34 +46,42 @@ def values(
     unit: float = 1,
 ) -> list[Value]:
     """The values of each series, divided by ``unit``; ``text`` formats them before the division."""
-    found = []
+    chart_values = []
     for series, read in readings.items():
         for bucket in buckets(points):
-            if known := [value for point in bucket if (value := read(point)) is not None]:
-                value = combine(known)
-                created = time_text(bucket[-1].created_us // 1_000_000 * 1_000_000) or ""
-                begun = bucket[0].created_us - (bucket[0].gap_us or 0)
-                times = (begun / 1000, bucket[-1].created_us / 1000)
-                found.append(Value(bucket[0].id, bucket[-1].id, created, series, value / unit, text(value), *times))
-    return found
+            if numbers := [value for point in bucket if (value := read(point)) is not None]:
+                value = combine(numbers)
+                time = time_text(bucket[-1].created_us // 1_000_000 * 1_000_000) or ""
+                start = bucket[0].created_us - (bucket[0].gap_us or 0)
+                times = (start / 1000, bucket[-1].created_us / 1000)
+                chart_values.append(
+                    Value(bucket[0].id, bucket[-1].id, time, series, value / unit, text(value), *times)
+                )
+    return chart_values
 
 
 def checkpoint_gaps(points: Sequence[Point]) -> Chart:
     """Time from one checkpoint to the next."""
     name, unit = unit_of(max((point.gap_us for point in points if point.gap_us is not None), default=0))
-    found = values(points, {"span": attrgetter("gap_us")}, max, span_text, unit)
-    about = f"From one checkpoint to the next, in {name}, by the clocks of the machines that wrote them."
+    chart_values = values(points, {"span": attrgetter("gap_us")}, max, span_text, unit)
+    description = f"From one checkpoint to the next, in {name}, by the clocks of the machines that wrote them."
     if len(buckets(points)) < len(points):
-        about += " Each bar is the longest of several."
-    return Chart(f"Time between checkpoints ({name})", about, bars(found, ["span"], {"title": None}, axis_of(points)))
+        description += " Each bar is the longest of several."
+    return Chart(
+        f"Time between checkpoints ({name})",
+        description,
+        bars(chart_values, ["span"], {"title": None}, axis_of(points)),
+    )
 
 
 def written_chart(points: Sequence[Point]) -> Chart:
     """Bytes that each checkpoint wrote, by kind of file."""
     readings = {"state": "state_written", "panes": "pane_bytes", "late ledger": "late_bytes"}
-    found = values(points, {name: attrgetter(field) for name, field in readings.items()}, sum, _size)
-    about = "New files of each checkpoint. Folding rewrites state, so it counts again."
-    return Chart("Bytes written", about + grain(points), bars(found, list(readings), BYTES, axis_of(points)))
+    chart_values = values(points, {name: attrgetter(field) for name, field in readings.items()}, sum, _size)
+    description = "New files of each checkpoint. Folding rewrites state, so it counts again."
+    return Chart(
+        "Bytes written", description + grain(points), bars(chart_values, list(readings), BYTES, axis_of(points))
+    )
 
 
 def rows_charts(points: Sequence[Point]) -> list[Chart]:
@@ -82,30 +90,30 @@ def rows_charts(points: Sequence[Point]) -> list[Chart]:
     return [
         Chart(
             title,
-            about + grain(points),
+            description + grain(points),
             bars(values(points, {"rows": attrgetter(field)}, sum, _count), ["rows"], COUNT, axis_of(points)),
         )
-        for title, about, field in charts
+        for title, description, field in charts
     ]
 
 
 def marks(points: Sequence[Point]) -> Chart:
     """The watermark of each operator and source."""
     readings = _readings(points, "marks")
-    found = values(points, readings, NEWEST, lambda v: time_text(int(v)) or "", 1000)
-    about = "The input before this event time (UTC) is complete." + _cut(points, "marks")
-    spec = lines(found, list(readings), {"title": None}, axis_of(points), time=True)
-    return Chart("Watermark", about, spec, "No watermark yet.")
+    chart_values = values(points, readings, NEWEST, lambda v: time_text(int(v)) or "", 1000)
+    description = "The input before this event time (UTC) is complete." + _cut(points, "marks")
+    spec = lines(chart_values, list(readings), {"title": None}, axis_of(points), time=True)
+    return Chart("Watermark", description, spec, "No watermark yet.")
 
 
 def lags(points: Sequence[Point]) -> Chart:
     """How far each watermark was behind processing time."""
     readings = _readings(points, "lags")
     name, unit = unit_of(max((abs(p.lags[n]) for p in points for n in readings if n in p.lags), default=0))
-    found = values(points, readings, max, span_text, unit)
-    about = f"Processing time minus watermark, in {name}. In a replay of old events it is long and shrinks."
-    spec = lines(found, list(readings), {"title": None, "scale": {"zero": False}}, axis_of(points))
-    return Chart(f"Watermark lag ({name})", about + _cut(points, "lags"), spec)
+    chart_values = values(points, readings, max, span_text, unit)
+    description = f"Processing time minus watermark, in {name}. In a replay of old events it is long and shrinks."
+    spec = lines(chart_values, list(readings), {"title": None, "scale": {"zero": False}}, axis_of(points))
+    return Chart(f"Watermark lag ({name})", description + _cut(points, "lags"), spec)
 
 
 def late_chart(points: Sequence[Point]) -> Chart:
@@ -116,40 +124,44 @@ def late_chart(points: Sequence[Point]) -> Chart:
         "mildly late, accepted" if kind in TAKEN else kind.replace("_", " "): _entry("classes", kind, 0)
         for kind in kinds
     }
-    about = "Late events that were accepted, and rejected events in the late ledger, by reason."
+    description = "Late events that were accepted, and rejected events in the late ledger, by reason."
     spec = bars(values(points, readings, sum, _count), list(readings), COUNT, axis_of(points))
-    return Chart("Late and rejected events", about + grain(points), spec, "No event was late or rejected.")
+    return Chart("Late and rejected events", description + grain(points), spec, "No event was late or rejected.")
 
 
 def sizes(points: Sequence[Point]) -> Chart:
     """Bytes of state, by operator."""
     readings = _readings(points, "sizes")
-    about = "State files of each checkpoint." + _cut(points, "sizes")
-    found = values(points, readings, NEWEST, _size)
-    spec = bars(found, list(readings), BYTES, axis_of(points), over_time=True)
-    return Chart("State size", about, spec, "There is no state yet.")
+    description = "State files of each checkpoint." + _cut(points, "sizes")
+    chart_values = values(points, readings, NEWEST, _size)
+    spec = bars(chart_values, list(readings), BYTES, axis_of(points), over_time=True)
+    return Chart("State size", description, spec, "There is no state yet.")
 
 
 def rows_of_state(points: Sequence[Point]) -> Chart:
     """Rows of state, by operator."""
     readings = _readings(points, "rows")
-    about = "Rows in these files; one that was replaced or deleted counts until it is folded." + _cut(points, "rows")
-    found = values(points, readings, NEWEST, _count)
-    spec = bars(found, list(readings), COUNT, axis_of(points), over_time=True)
-    return Chart("Rows of state", about, spec, "There is no state yet.")
+    description = "Rows in these files; one that was replaced or deleted counts until it is folded." + _cut(
+        points, "rows"
+    )
+    chart_values = values(points, readings, NEWEST, _count)
+    spec = bars(chart_values, list(readings), COUNT, axis_of(points), over_time=True)
+    return Chart("Rows of state", description, spec, "There is no state yet.")
 
 
 def spent_chart(points: Sequence[Point]) -> Chart:
     """Where the time of each checkpoint went."""
-    named = dict.fromkeys(name for point in points for name in point.seconds)
+    phases = dict.fromkeys(name for point in points for name in point.seconds)
     # Those that took longest, in the order of a round.
-    most = sorted(named, key=lambda name: -sum(point.seconds.get(name, 0.0) for point in points))[:SERIES]
-    readings = {name: _entry("seconds", name) for name in named if name in most}
-    found = values(points, readings, sum, lambda value: span_text(value * 1e6))
-    about = "Seconds by phase; those of tasks as if they always ran at once. Publishing and delivering the newest one"
-    about += " is in no manifest yet." + grain(points)
-    spec = bars(found, list(readings), {"title": None}, axis_of(points), over_time=True)
-    return Chart("Time spent (seconds)", about, spec, "No checkpoint says where its time went.")
+    longest = sorted(phases, key=lambda name: -sum(point.seconds.get(name, 0.0) for point in points))[:SERIES]
+    readings = {name: _entry("seconds", name) for name in phases if name in longest}
+    chart_values = values(points, readings, sum, lambda value: span_text(value * 1e6))
+    description = (
+        "Seconds by phase; those of tasks as if they always ran at once. Publishing and delivering the newest one"
+    )
+    description += " is in no manifest yet." + grain(points)
+    spec = bars(chart_values, list(readings), {"title": None}, axis_of(points), over_time=True)
+    return Chart("Time spent (seconds)", description, spec, "No checkpoint says where its time went.")
 
 
 def _entry(field: str, name: str, default: int | None = None) -> Reading:

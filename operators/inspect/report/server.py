@@ -35,16 +35,16 @@ class ReportServer:
     def __init__(
         self,
         root: str | os.PathLike[str],
-        at: tuple[str, int],
+        address: tuple[str, int],
         make: Callable[[Checkpoint], str],
         *,
         every_s: float = 10.0,
         names: Collection[str] = (),
     ) -> None:
         self._checkpoint, self._make, self._every_s = Checkpoint.open(root), make, every_s
-        self._lock, self._page, self._made = threading.Lock(), b"", 0.0
+        self._lock, self._page, self._page_time = threading.Lock(), b"", 0.0
         self.page()  # what is missing is reported here, not to a browser
-        self._server = Listening(at, self._answer, names)
+        self._server = Listening(address, self._answer, names)
         self.url = self._server.url
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidestate-report", daemon=True)
 
@@ -60,8 +60,11 @@ class ReportServer:
     def page(self) -> bytes:
         """The report, which is made again if it is older than `every_s`."""
         with self._lock:
-            if not self._page or time.monotonic() - self._made >= self._every_s:
-                self._page, self._made = self._make(self._checkpoint).encode("utf-8", "replace"), time.monotonic()
+            if not self._page or time.monotonic() - self._page_time >= self._every_s:
+                self._page, self._page_time = (
+                    self._make(self._checkpoint).encode("utf-8", "replace"),
+                    time.monotonic(),
+                )
             return self._page
 
     def metrics(self) -> bytes:
@@ -71,7 +74,9 @@ class ReportServer:
         if head is None:
             return b""
         operators = head.manifest.operators
-        progress = {name: found for name, one in operators.items() if (found := progress_of(one)) is not None}
+        progress = {
+            name: figures for name, operator in operators.items() if (figures := progress_of(operator)) is not None
+        }
         return exposition_text(stored_families(next(reversed(operators)), head.manifest, progress)).encode()
 
     def health(self, query: str) -> tuple[int, str, bytes]:

@@ -72,13 +72,13 @@ class ReportedWindow:
 
 @dataclass
 class ReportedWindows:
-    """Windows of one operator, by end. ``notes`` list what was left out; ``keyed``: each window has its key."""
+    """Windows of one operator, by end. ``notes`` list what was left out; ``has_keys``: each window has its key."""
 
     operator: str
     offsets: bool
     windows: list[ReportedWindow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    keyed: bool = False
+    has_keys: bool = False
 
 
 class _Asked(Protocol):
@@ -111,49 +111,49 @@ def windows_of(
     newest first.
     """
     state = head.operators[operator]
-    found = ReportedWindows(operator, offsets=counts_offsets(state))
+    report = ReportedWindows(operator, offsets=counts_offsets(state))
     keys = list(dict.fromkeys(c.name for spec in state.tables for c in spec.key if c.role == "key"))
-    kept: list[pa.Table] = []  # what was read before an error stays
+    tables: list[pa.Table] = []  # what was read before an error stays
     try:
-        asked = ask()
-        keys = _session_key(asked, keys) if asked.sides else keys
-        kept.extend(_sides(asked, keys, found) if asked.sides else _state(state, asked, keys, found))
+        source = ask()
+        keys = _session_key(source, keys) if source.sides else keys
+        tables.extend(_sides(source, keys, report) if source.sides else _state(state, source, keys, report))
     except TidestateError as error:
         if error.code != "query-windows":
-            found.notes.append(f"the windows in the state cannot be read ({error.code})")
-    read = [*_panes(checkpoint, ids, state.renamed, operator, keys, found.notes), *kept]
+            report.notes.append(f"the windows in the state cannot be read ({error.code})")
+    read = [*_panes(checkpoint, ids, state.renamed, operator, keys, report.notes), *tables]
     if not read:
-        return found
-    _by_key(found, pa.concat_tables(read, promote_options="permissive"), keyed=bool(keys))
-    return found
+        return report
+    _by_key(report, pa.concat_tables(read, promote_options="permissive"), has_key=bool(keys))
+    return report
 
 
-def _by_key(found: ReportedWindows, rows: pa.Table, *, keyed: bool) -> None:
+def _by_key(report: ReportedWindows, rows: pa.Table, *, has_key: bool) -> None:
     """The windows of ``rows``: by key, where there are few."""
     distinct = pc.unique(rows["key"])
-    found.keyed = keyed and len(distinct) <= REPORTED_KEYS
-    if not found.keyed:
-        for name, same in (("key", ""), ("results", None)):
-            rows = rows.set_column(rows.column_names.index(name), name, _same(same, rows, pa.string()))
-    _fill(found, rows)
+    report.has_keys = has_key and len(distinct) <= REPORTED_KEYS
+    if not report.has_keys:
+        for name, value in (("key", ""), ("results", None)):
+            rows = rows.set_column(rows.column_names.index(name), name, _same(value, rows, pa.string()))
+    _fill(report, rows)
 
 
-def _fill(found: ReportedWindows, rows: pa.Table) -> None:
+def _fill(report: ReportedWindows, rows: pa.Table) -> None:
     """The newest of ``rows`` as windows."""
-    grouped = rows.group_by([END, START, "key"], use_threads=False).aggregate(list(_FACTS.items()))
-    grouped = grouped.sort_by([(END, "descending"), ("key", "ascending")])
-    if grouped.num_rows > WINDOWS:
-        found.notes.append(f"the newest {WINDOWS:,} of {grouped.num_rows:,} windows")
-    for row in grouped.slice(0, WINDOWS).to_pylist():
+    windows = rows.group_by([END, START, "key"], use_threads=False).aggregate(list(_FACTS.items()))
+    windows = windows.sort_by([(END, "descending"), ("key", "ascending")])
+    if windows.num_rows > WINDOWS:
+        report.notes.append(f"the newest {WINDOWS:,} of {windows.num_rows:,} windows")
+    for row in windows.slice(0, WINDOWS).to_pylist():
         facts = {name: row[f"{name}_{function}"] for name, function in _FACTS.items()}
-        found.windows.append(ReportedWindow(row[START], row[END], row["key"], **facts))
-    found.windows.sort(key=lambda window: (window.end, window.key))
+        report.windows.append(ReportedWindow(row[START], row[END], row["key"], **facts))
+    report.windows.sort(key=lambda window: (window.end, window.key))
 
 
 def _panes(
     checkpoint: Checkpoint,
     ids: list[int],
-    renamed: Sequence[Renamed],
+    renames: Sequence[Renamed],
     operator: str,
     keys: list[str],
     notes: list[str],
@@ -171,8 +171,8 @@ def _panes(
             for ref in refs:
                 rows = read_file_rows(checkpoint.objects, ref)
                 if names_places(rows, START, END):
-                    then = {new: old for old, new in names_now(records_of(keys, renamed), number).items()}
-                    table = _emitted(rows, [then.get(name, name) for name in keys], number)
+                    old_names = {new: old for old, new in names_now(records_of(keys, renames), number).items()}
+                    table = _emitted(rows, [old_names.get(name, name) for name in keys], number)
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table
         except (DataError, NotFoundError):
@@ -184,57 +184,57 @@ def _emitted(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
     retracts: Values = _same(False, rows, pa.bool_())
     if "kind" in rows.column_names:
         retracts = pc.equal(rows["kind"].cast(pa.string()), "retract")
-    counted: dict[str, Values] = {
+    counts: dict[str, Values] = {
         "emitted": pc.invert(retracts).cast(pa.int64()),
         "retracted": retracts.cast(pa.int64()),
     }
-    at = _same(number, rows, pa.int64())
-    return _common(rows, _key(rows, keys), {**counted, "first": at, "last": at}, fired=True, kept=False)
+    ids = _same(number, rows, pa.int64())
+    return _common(rows, _key(rows, keys), {**counts, "first": ids, "last": ids}, fired=True, kept=False)
 
 
-def _state(operator: OperatorState, asked: _Asked, keys: list[str], found: ReportedWindows) -> Iterator[pa.Table]:
+def _state(operator: OperatorState, source: _Asked, keys: list[str], report: ReportedWindows) -> Iterator[pa.Table]:
     """Windows in the state with their results, as ``tidestate windows`` prints them."""
-    found.offsets, left = not asked.timed(), READ_BYTES
+    report.offsets, left = not source.timed(), READ_BYTES
     for number, partition in enumerate(operator.states):
         left -= sum(ref.bytes for ref in partition.files)
         if left < 0:
-            found.notes.append(f"state of the first {number} of {asked.partitions} partitions only")
+            report.notes.append(f"state of the first {number} of {source.partitions} partitions only")
             return
-        yield from _with_results(asked, number, keys)
+        yield from _with_results(source, number, keys)
 
 
-def _session_key(asked: _Asked, keys: list[str]) -> list[str]:
+def _session_key(source: _Asked, keys: list[str]) -> list[str]:
     """The key of a join's windows: of sessions theirs, else that of the join."""
-    side = asked.sides[0]
-    return asked.message_key(side)["session"] if asked.layouts[side].by_session else keys
+    side = source.sides[0]
+    return source.message_key(side)["session"] if source.layouts[side].by_session else keys
 
 
-def _sides(asked: _Asked, keys: list[str], found: ReportedWindows) -> list[pa.Table]:
+def _sides(source: _Asked, keys: list[str], report: ReportedWindows) -> list[pa.Table]:
     """Windows of the sides of a join in the state: sessions by their key, other windows by side."""
-    rows = {side: asked.get_windows(side=side) for side in asked.sides}
+    rows = {side: source.get_windows(side=side) for side in source.sides}
     # A side without windows has one without bounds.
-    rows = {side: own.filter(own[END].is_valid()) for side, own in rows.items()}
-    timed = {side: asked.timed(side) for side, own in rows.items() if own.num_rows}
-    found.offsets = not any(timed.values()) if timed else not any(map(asked.timed, rows))
-    made = []
-    for side, own in rows.items():
-        if side in timed and timed[side] == found.offsets:
-            found.notes.append(f"windows of the side {side} are of offsets: `tidestate windows --side {side}`")
+    rows = {side: side_rows.filter(side_rows[END].is_valid()) for side, side_rows in rows.items()}
+    by_time = {side: source.timed(side) for side, side_rows in rows.items() if side_rows.num_rows}
+    report.offsets = not any(by_time.values()) if by_time else not any(map(source.timed, rows))
+    tables = []
+    for side, side_rows in rows.items():
+        if side in by_time and by_time[side] == report.offsets:
+            report.notes.append(f"windows of the side {side} are of offsets: `tidestate windows --side {side}`")
             continue
-        key = _key(own, keys) if asked.layouts[side].by_session else _same(side, own, pa.string())
-        made.append(_common(own, key, {"events": own["events"]}, fired=False, kept=True))
-    return made
+        key = _key(side_rows, keys) if source.layouts[side].by_session else _same(side, side_rows, pa.string())
+        tables.append(_common(side_rows, key, {"events": side_rows["events"]}, fired=False, kept=True))
+    return tables
 
 
-def _with_results(asked: _Asked, partition: int, keys: list[str]) -> Iterator[pa.Table]:
-    values = [name for name in asked.results if name not in asked.own_functions]
-    for rows in asked.scan_windows(values=values, partition=partition):
+def _with_results(source: _Asked, partition: int, keys: list[str]) -> Iterator[pa.Table]:
+    values = [name for name in source.results if name not in source.own_functions]
+    for rows in source.scan_windows(values=values, partition=partition):
         # After bounds and key, whatever their names are: results, events, panes.
-        first = 2 + len(asked.key)
+        first = 2 + len(source.key)
         results = rows.select(range(first, first + len(values)))
-        events, panes = (rows.column(first + len(values) + place) for place in (0, 1))
-        counted = {"events": events, "results": _as_text(results)}
-        yield _common(rows, _key(rows, keys), counted, fired=pc.greater(panes, 0), kept=True)
+        events, panes = (rows.column(first + len(values) + index) for index in (0, 1))
+        counts = {"events": events, "results": _as_text(results)}
+        yield _common(rows, _key(rows, keys), counts, fired=pc.greater(panes, 0), kept=True)
 
 
 def _as_text(results: pa.Table) -> Values:
@@ -249,10 +249,10 @@ def _as_text(results: pa.Table) -> Values:
     return pc.binary_join_element_wise(*texts, ", ")
 
 
-def _common(rows: pa.Table, key: Values, counted: dict[str, Values], *, fired: bool | Values, kept: bool) -> pa.Table:
+def _common(rows: pa.Table, key: Values, counts: dict[str, Values], *, fired: bool | Values, kept: bool) -> pa.Table:
     """Rows in the common columns; ``fired`` for all of them, or for each."""
     kinds = {name: pa.string() if name == "results" else pa.int64() for name in _COUNTED}
-    columns = {name: counted.get(name, pa.nulls(rows.num_rows, kind)) for name, kind in kinds.items()}
+    columns = {name: counts.get(name, pa.nulls(rows.num_rows, kind)) for name, kind in kinds.items()}
     marks = {
         name: _same(value, rows, pa.bool_()) if isinstance(value, bool) else value
         for name, value in {"fired": fired, "kept": kept}.items()
@@ -266,8 +266,8 @@ def _key(rows: pa.Table, names: list[str]) -> pa.Array | pa.ChunkedArray:
     columns = [_text(rows[name]) for name in names if name in rows.column_names]
     if not columns:
         return _same("", rows, pa.string())
-    filled = [pc.fill_null(column, "null") for column in columns]
-    return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*filled, ", "), 0, KEY_CHARACTERS)
+    texts = [pc.fill_null(column, "null") for column in columns]
+    return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*texts, ", "), 0, KEY_CHARACTERS)
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:

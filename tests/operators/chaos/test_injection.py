@@ -23,7 +23,7 @@ from tidestate.operators.chaos.start import ChildStart, Notes, RoundFolders
 
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 place = RoundFolders(folder).made()
-start = ChildStart(None, place, folder / "notes", fault=Injected(kind, 0.5, "after"), at=2)
+start = ChildStart(None, place, folder / "notes", fault=Injected(kind, 0.5, "after"), at_call=2)
 with injected(start, Notes(start.notes)):
     for name in ("", "", "a", "b"):
         with contextlib.suppress(FileExistsError):

@@ -254,7 +254,9 @@ def test_a_file_of_an_attempt_that_lost_stays_for_the_grace(root: Path) -> None:
     checkpoint.objects.put(path, b"half")
     for grace_us, at_us, expected in ((1000, made + 999, ()), (1000, made + 1000, (path,)), (0, made, (path,))):
         everything = CheckpointRetention(newest=99, grace=f"{grace_us} us")
-        assert plan_collection(checkpoint, everything, at_us).result.files == expected
+        paths = plan_collection(checkpoint, everything, at_us).result.files
+        # What the run has left in its control folder ages by the file system's clock, which no test can stop.
+        assert tuple(file for file in paths if not file.startswith("control/")) == expected
 
 
 @pytest.mark.long

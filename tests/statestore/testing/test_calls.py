@@ -149,7 +149,7 @@ def test_who_goes_on_after_a_death_has_what_was_durable_then(folder: Path) -> No
 def test_what_is_apart_does_not_count(folder: Path) -> None:
     seen: list[Call] = []
     Objects(folder).create("alive/0.json", b"{}")
-    with Calls(folder, lambda call, _when: seen.append(call), apart=("alive",)) as calls:
+    with Calls(folder, lambda call, _when: seen.append(call), left_out=("alive",)) as calls:
         Objects(folder).create("alive/1.json", b"{}")
         assert (calls.count, seen) == (0, [])
         Objects(folder).create("m/alive", b"{}")
