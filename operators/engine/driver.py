@@ -41,7 +41,6 @@ from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import LateRows, warn_of_purged
 from tidestate.operators.engine.tasks import (
-    BatchInput,
     RowsOfPartitions,
     Transport,
     ledger_blocks,
@@ -208,7 +207,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(blocks=ledger_blocks(micro_batch, rows.tables)))
+            results = self._transport.run(micro_batch, blocks=ledger_blocks(micro_batch, rows.tables))
         position = replace(_clock(micro_batch, clock_us), fed=rows.ledgers)
         return self.commit(micro_batch.checkpoint_id, results, "feed", position)
 
@@ -220,7 +219,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(None, "replay")
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(replay))
+            results = self._transport.run(micro_batch, replay)
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
 
     def put_rows_back(self, rows: RowsOfPartitions) -> Manifest:
@@ -245,7 +244,7 @@ class Driver(Generic[B, _P]):
             if micro_batch.idle(ends):
                 results = without_input(micro_batch, ends)
             else:
-                results = self._transport.run(micro_batch, BatchInput(after=ends))
+                results = self._transport.run(micro_batch, after=ends)
         return self.commit(micro_batch.checkpoint_id, results, "tick", _clock(micro_batch, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
@@ -393,7 +392,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us)
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(batch))
+            results = self._transport.run(micro_batch, batch)
         after = replace(position(micro_batch.checkpoint_id), processing_us=micro_batch.now_us)
         return self.commit(micro_batch.checkpoint_id, results, kind, after, **how)
 

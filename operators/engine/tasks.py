@@ -10,9 +10,9 @@ too). Nothing here publishes: a task may run twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -248,19 +248,8 @@ def _to_readers(
             yield from blocks_of(classified, number, feed_number * FEEDS + partition, batch.spans, downstream)
 
 
-R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 P_co = TypeVar("P_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class BatchInput(Generic[R_co]):
-    """What a micro-batch processes: ``rows`` of the streams, or ``blocks`` of which stage 0 is done, or neither."""
-
-    rows: R_co | None = None
-    blocks: Iterable[Block] = ()
-    after: Mapping[str, Progress] | None = None
-    """The progress of all operators at its end, where no rows and no blocks say it."""
 
 
 class Transport(Protocol[R_contra, P_co]):
@@ -274,8 +263,17 @@ class Transport(Protocol[R_contra, P_co]):
     def max_tasks(self) -> int:
         """The number of tasks, at most, that the state partitions of a micro-batch are divided among."""
 
-    def run(self, batch: MicroBatch, given: BatchInput[R_contra]) -> list[TaskResult]:
-        """Run the input through all operators. May run a task twice."""
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: R_contra | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
+        """Run ``rows`` of the streams through all operators, or ``blocks`` of which stage 0 is done, or neither.
+        ``after``: the progress of all operators at the end, where no rows and no blocks say it. May run a task twice.
+        """
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
         """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
@@ -295,12 +293,18 @@ class InProcess:
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: Batches | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
         """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
         tasks, results = len(batch.spans), []
-        blocks, after = given.blocks, given.after
-        if given.rows is not None:
-            pieces = (one_batch(batch.graph, piece) for piece in given.rows)
+        if rows is not None:
+            pieces = (one_batch(batch.graph, piece) for piece in rows)
             blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
             after = None if self._generate else batch.progress
         waiting: list[list[Block]] = [[] for _ in range(tasks)]

@@ -48,22 +48,11 @@ _EXCHANGE_SCHEMA = pa.schema(
 )
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    """How a task ended for an operator, or for a piece of input."""
-
-    result: TaskResult | None = None
-    failure: Failure | None = None
-
-
-class _Header(msgspec.Struct, frozen=True):
-    """The header of a block, and how many of the rows that come with it each state partition gets."""
-
-    header: BlockHeader
-    counts: tuple[tuple[int, int], ...] = ()
-
-
 # Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
-_ENDED, _HEADER = msgspec.msgpack.Decoder(_Ended), msgspec.msgpack.Decoder(_Header)
+_ENDED = msgspec.msgpack.Decoder(tuple[TaskResult | None, Failure | None])
+"""How a task ended for an operator, or for a piece of input."""
+_HEADER = msgspec.msgpack.Decoder(tuple[BlockHeader, tuple[tuple[int, int], ...]])
+"""The header of a block, and how many of the rows that come with it each state partition gets."""
 
 
 def map_side(
@@ -120,7 +109,7 @@ def level_side(
     try:
         yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
-        yield _ended(task, _Ended(failure=_failure(error)))
+        yield _ended(task, None, _failure(error))
 
 
 def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
@@ -139,7 +128,7 @@ def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Itera
 
 def failed(batch: MicroBatch, error: TidestateError | NeedsJvmError) -> Iterator[pa.RecordBatch]:
     """Rows for all tasks that one of them has failed."""
-    return (_ended(task, _Ended(failure=_failure(error))) for task in range(len(batch.spans)))
+    return (_ended(task, None, _failure(error)) for task in range(len(batch.spans)))
 
 
 def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
@@ -147,12 +136,12 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
     failure.
     """
     ended = [_ENDED.decode(payload) for payload in payloads]
-    failures = [one.failure for one in ended if one.failure is not None]
+    failures = [failure for _, failure in ended if failure is not None]
     if reasons := sorted(failure.message for failure in failures if failure.kind == NeedsJvmError.__name__):
         raise NeedsJvmError(reasons[0])
     for failure in failures:
         failure.raised()
-    return [one.result for one in ended if one.result is not None]
+    return [result for result, _ in ended if result is not None]
 
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
@@ -164,14 +153,14 @@ def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterato
     host = socket.gethostname()
     for one in made:
         if isinstance(one, TaskResult):
-            yield _ended(task, _Ended(msgspec.structs.replace(one, host=host)))
+            yield _ended(task, msgspec.structs.replace(one, host=host), None)
             continue
         rows, rejected = one.rows, one.rejected
         yield _row(
             one.task,
             one.operator,
             one.number,
-            msgspec.msgpack.encode(_Header(one.header, rows.counts if rows is not None else ())),
+            msgspec.msgpack.encode((one.header, rows.counts if rows is not None else ())),
             _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
@@ -189,14 +178,14 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
     for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
         if operator == RESULT:
             continue
-        sent = _HEADER.decode(header.as_py())
+        facts, counts = _HEADER.decode(header.as_py())
         arrived = _unpack(partials) if operator in here else None
         yield Block(
             operator,
             task.as_py(),
             number.as_py(),
-            sent.header,
-            PartitionedRows(arrived, sent.counts) if arrived is not None else None,
+            facts,
+            PartitionedRows(arrived, counts) if arrived is not None else None,
             _unpack(rejected) if operator in here else None,
         )
 
@@ -204,7 +193,7 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
 def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:
     """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
     ended = rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_()))
-    return any(_ENDED.decode(raw).failure is not None for raw in ended.to_pylist())
+    return any(_ENDED.decode(raw)[1] is not None for raw in ended.to_pylist())
 
 
 def _pack(rows: pa.Table) -> bytes:
@@ -219,8 +208,8 @@ def _unpack(blob: pa.BinaryScalar) -> pa.Table | None:
     return pa.ipc.open_stream(stored).read_all() if (stored := blob.as_buffer()) is not None else None
 
 
-def _ended(task: int, ended: _Ended) -> pa.RecordBatch:
-    return _row(task, RESULT, 0, msgspec.msgpack.encode(ended))
+def _ended(task: int, result: TaskResult | None, failure: Failure | None) -> pa.RecordBatch:
+    return _row(task, RESULT, 0, msgspec.msgpack.encode((result, failure)))
 
 
 def _task_number() -> int:

@@ -121,7 +121,7 @@ def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list
     from tidestate.operators.spark import tasks  # which imports pyspark
 
     sent = pa.Table.from_batches(tasks.map_side(batch, iter(batches)))
-    headers = [msgspec.msgpack.decode(raw, type=tasks._Header).header for raw in sent["header"].to_pylist()]
+    headers = [tasks._HEADER.decode(raw)[0] for raw in sent["header"].to_pylist()]
     rejected = [rows for blob in sent["rejected"] if (rows := tasks._unpack(blob)) is not None]
     return headers, rejected
 
