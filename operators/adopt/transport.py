@@ -11,8 +11,7 @@ import pyarrow as pa
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput
-from tidestate.operators.engine.output_files import pane_files
-from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, write_state
+from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, pane_files, write_state
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
@@ -79,9 +78,9 @@ def _taken(
     plan, mark = operator.plan, adopted.watermark_us
     context = Context.between(mark, mark, batch.was_us, batch.now_us, batch.store.budget_bytes)
     store = MemoryStore(operator.tables)
-    moved, dues = finished(plan, store, adopted.take(plan, store, rows, context), context)
-    dues = dues._replace(watermark=None)  # only the next step can tell
-    return write_state(objects, batch, operator, partition, moved.changes, dues, Restored()), moved
+    moved = finished(plan, store, adopted.take(plan, store, rows, context), context)
+    # When something is due next, only the next step can tell.
+    return write_state(objects, batch, operator, partition, moved.changes, None, moved.due_us, Restored()), moved
 
 
 def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:

@@ -103,7 +103,7 @@ class Driver(Generic[B, _P]):
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
-        self._upkeep = Upkeep(job.checkpoint, job.head.epoch, retain)
+        self._upkeep = None if retain is None else Upkeep(job.checkpoint, job.head.epoch, retain)
         self._served_at = None if metrics is None else address_of(metrics)
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
@@ -132,7 +132,7 @@ class Driver(Generic[B, _P]):
             self._may_collect = self._may_collect or not (
                 needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
             )
-            if self._may_collect:
+            if self._may_collect and self._upkeep is not None:
                 self._upkeep.begin()
 
     def serve_requests(self, run: AskedRun) -> None:
@@ -166,7 +166,8 @@ class Driver(Generic[B, _P]):
         finally:
             self.job.log.end()
             self.offers.give_up()
-            self._upkeep.end()
+            if self._upkeep is not None:
+                self._upkeep.end()
             endpoint, self._endpoint = self._endpoint, None
             if endpoint is not None:
                 endpoint.close()
@@ -229,7 +230,8 @@ class Driver(Generic[B, _P]):
         with self._computing():
             results = with_rows(micro_batch, rows)
         manifest = self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), mended=True)
-        self._upkeep.begin()
+        if self._upkeep is not None:
+            self._upkeep.begin()
         return manifest
 
     def tick(
@@ -288,7 +290,8 @@ class Driver(Generic[B, _P]):
         spent = msgspec.structs.replace(self._finished, made=made)
         with self._unless_fenced(), self._watch.timed("publish"):
             manifest = self.job.commit(results, kind, position, spent=spent, request=self._request, **how)
-        self._upkeep.published()
+        if self._upkeep is not None:
+            self._upkeep.published()
         if kind == "feed":
             warn_of_purged(self.job, manifest)
         with self._watch.timed("deliver"):
@@ -327,7 +330,7 @@ class Driver(Generic[B, _P]):
     @property
     def upkept(self) -> Upkept | None:
         """What this run has collected; None if it keeps everything."""
-        return self._upkeep.done
+        return None if self._upkeep is None else self._upkeep.done
 
     def hold(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
         """Wait until the sinks, by default those of the job, are ready to take more. Raises `UsageError` if the input

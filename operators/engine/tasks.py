@@ -18,27 +18,26 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.delivery import Delivery, read_delivery
-from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import (
-    ArrivedRows,
     Block,
     MicroBatch,
     OperatorInput,
     PartitionSpan,
-    arrived_rows,
     blocks_of,
+    rows_by_partition,
 )
-from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     DurablePartitions,
     Partitions,
     TaskResult,
+    pane_files,
+    rejections_of,
     run_partition,
+    write_outputs,
     write_state,
 )
 from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import downstream_rows, one_batch
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
@@ -123,10 +122,11 @@ def _stepped(
     for number, node in batch.graph.at(level):
         operator, arrived = batch.inputs[node.plan.name], by_operator.get(number, ())
         progress = operator.observed(after[node.plan.name], [block.header.claims for block in arrived])
-        rows, watch = arrived_rows(arrived), Stopwatch()
+        watch = Stopwatch()
         with watch.timed("write"), WriteBehind(batch.root, bases=batch.bases) as objects:
-            result, panes = _step(batch, operator, batch.spans[task], rows, progress, objects, watch)
-        yield msgspec.structs.replace(result, spent_us=total([rows.spent_us, watch.take()]))
+            result, panes = _step(batch, operator, batch.spans[task], arrived, progress, objects, watch)
+        spent_us = total([*(block.header.spent_us for block in arrived), watch.take()])
+        yield msgspec.structs.replace(result, spent_us=spent_us)
         yield from _to_readers(batch, operator, batch.spans[task], panes, after)
 
 
@@ -163,8 +163,8 @@ def with_rows(batch: MicroBatch, rows: RowsOfPartitions) -> list[TaskResult]:
                 tables = rows.get(name, {}).get(number, {})
                 changes = {table: TableChanges(put=put) for table, put in tables.items() if put.num_rows}
                 count += sum(put.num_rows for put in tables.values())
-                dues = Dues(base.due_mark, base.due_us)
-                answers.append(write_state(objects, batch, operator, number, changes, dues, Restored()))
+                due = base.due_mark, base.due_us
+                answers.append(write_state(objects, batch, operator, number, changes, *due, Restored()))
         counters = {PUT_BACK: count} if count else {}
         results.append(TaskResult(name, (0, batch.partitions), tuple(answers), operator.progress, counters=counters))
     return results
@@ -174,7 +174,7 @@ def _step(
     batch: MicroBatch,
     operator: OperatorInput,
     span: PartitionSpan,
-    arrived: ArrivedRows,
+    arrived: Sequence[Block],
     after: Progress,
     objects: Objects,
     watch: Stopwatch,
@@ -183,29 +183,34 @@ def _step(
     name, context = operator.plan.name, batch.context(operator, after)
     is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
     files = pane_files(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
-    counters, emitted = [arrived.counters], Panes()
-    ledger = [arrived.rejected] if arrived.rejected is not None else []
+    counters, emitted = [block.header.counters for block in arrived], Panes()
+    times = [block.header.max_event_us for block in arrived if block.header.max_event_us is not None]
+    ordered = sorted(arrived, key=lambda block: block.number)
+    rejected = [block.rejected for block in ordered if block.rejected is not None]
+    ledger = [pa.concat_tables(rejected)] if rejected else []
     partitions = DurablePartitions(batch, operator, objects, watch)
-    for partition, moved in step_partitions(batch, operator, span, arrived.by_partition, context, partitions):
+    for partition, moved in step_partitions(batch, operator, span, rows_by_partition(ordered), context, partitions):
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []
         if is_output:
             files.add(moved.panes)
         if moved.panes.num_rows and is_read:
             emitted[partition] = moved.panes
+    reasons, example = rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None)
     result = TaskResult(
         operator=name,
         span=span,
         answers=tuple(partitions.answers),
         progress=after,
         expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
-        max_event_us=arrived.max_event_us,
-        inputs=arrived.pieces,
+        max_event_us=max(times, default=None),
+        inputs=len(arrived),
         panes=files.finish(),
         chunks=files.chunks,
         late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
         counters=total(counters),
-        rejected=rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None),
+        rejected=reasons,
+        example=example,
     )
     return result, emitted
 

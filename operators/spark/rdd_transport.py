@@ -14,8 +14,7 @@ from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.files import NeedsJvmError
-from tidestate.operators.spark.sent_states import SentStates, StatesOfTasks
-from tidestate.operators.spark.tasks import failed, level_side, results_of, scan_side
+from tidestate.operators.spark.tasks import SentStates, StatesOfTasks, failed, level_side, results_of, scan_side
 
 SHUFFLED_BYTES = 1 << 30
 """What a task may send: an RDD writes several rows at once, and less than 2 GiB."""

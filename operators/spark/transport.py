@@ -28,8 +28,7 @@ from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.rdd_transport import run_by_rdd
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.files import NeedsJvmError
-from tidestate.operators.spark.sent_states import SentStates
-from tidestate.operators.spark.tasks import EXCHANGE, exchanged_rows, level_side, map_side, results_of
+from tidestate.operators.spark.tasks import EXCHANGE, SentStates, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import literal_path

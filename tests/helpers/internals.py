@@ -16,7 +16,6 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
 from tidestate.operators.engine.partitions import take_step
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -126,6 +125,6 @@ def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list
     return headers, rejected
 
 
-def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> tuple[Transition, Dues]:
+def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """A step with what expires in it, and when something is due next."""
     return take_step(plan, view, arriving, context)

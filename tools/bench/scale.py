@@ -26,8 +26,7 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import Batches, InProcess
-from tidestate.operators.spark.sent_states import Packed, SentStates, StatesOfTasks
-from tidestate.operators.spark.tasks import level_side, map_side
+from tidestate.operators.spark.tasks import Packed, SentStates, StatesOfTasks, level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
