@@ -74,19 +74,19 @@ def changed(micro_batch: MicroBatch, numbers: list[int], sequence: int) -> Micro
 
 @given(
     steps=st.lists(st.lists(st.integers(0, PARTITIONS - 1), max_size=PARTITIONS), min_size=1, max_size=12),
-    tasks=st.lists(st.sampled_from([1, 3, 8]), min_size=1, max_size=3),
+    divisions=st.lists(st.sampled_from([1, 3, 8]), min_size=1, max_size=3),
     inline=st.sampled_from([0, 500, 5_000, 1 << 20]),
 )
 @settings(max_examples=60, deadline=None)
 def test_each_task_has_all_of_its_state_partitions(
-    micro_batch: MicroBatch, steps: list[list[int]], tasks: list[int], inline: int
+    micro_batch: MicroBatch, steps: list[list[int]], divisions: list[int], inline: int
 ) -> None:
     broadcasts = _Broadcasts()
     states = SentStates(broadcasts)
     with patch.object(tasks, "INLINE_BYTES", inline):
         for sequence, numbers in enumerate(steps):
             micro_batch = changed(micro_batch, numbers, sequence)
-            here = micro_batch.divided(tasks[sequence % len(tasks)])
+            here = micro_batch.divided(divisions[sequence % len(divisions)])
             sent, of_tasks = states.sent(here)
             assert not any(own.base for own in sent.inputs.values()), "entries travel apart"
             for task in range(len(here.spans)):
