@@ -108,6 +108,8 @@ class Driver(Generic[B, _P]):
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
         self._requests: RequestWatch | None = None
+        self._is_running = False
+        """Whether all that `begin` starts is running."""
         self._may_collect = False
         """Whether nothing is lost, so that old checkpoints need not be kept for it: once so, always in this run."""
         self._answering = threading.local()
@@ -121,6 +123,8 @@ class Driver(Generic[B, _P]):
         """Take the lease of the root, until `end`; idempotent. A drained job needs none. With ``replays`` nothing is
         collected before messages that were lost are back.
         """
+        if self._is_running:
+            return
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
@@ -134,6 +138,7 @@ class Driver(Generic[B, _P]):
             )
             if self._may_collect and self._upkeep is not None:
                 self._upkeep.begin()
+            self._is_running = self._may_collect  # until then each call looks again
 
     def serve_requests(self, run: AskedRun) -> None:
         """Let others ask this run by files in the root, until `end`. A run is asked once, and a drained job never."""
@@ -154,6 +159,7 @@ class Driver(Generic[B, _P]):
         """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated. A
         request that is being done is done first.
         """
+        self._is_running = False
         if self._requests is not None:
             self._requests.end()
         try:
