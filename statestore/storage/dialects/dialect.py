@@ -38,20 +38,6 @@ class Below(NamedTuple):
             [name for name in listed if not name.endswith("/")], [name for name in listed if name.endswith("/")]
         )
 
-    @staticmethod
-    def of_tree(folder: str, entries: Callable[[str], Iterable[tuple[str, bool]]]) -> Below:
-        """Where storage has real folders: ``entries`` lists the full names in one, and whether each is a folder."""
-        objects, folders, unlisted = [], [f"{folder}/"], [folder]
-        while unlisted:
-            for name, is_folder in entries(unlisted.pop()):
-                if is_folder:
-                    folders.append(f"{name}/")
-                    unlisted.append(name)
-                else:
-                    objects.append(name)
-        # A folder can be removed when nothing is in it, so the deepest first.
-        return Below(objects, sorted(folders, reverse=True))
-
 
 class Reply(NamedTuple):
     """What a service has answered, as far as an error tells. Statuses are those of HTTP, whatever it speaks."""
@@ -112,6 +98,20 @@ def _listed(fs: Any, full: str) -> list[str]:
 
 def _below(fs: Any, full: str) -> Below:
     return Below.of(fs.find(full))
+
+
+def below_in_folders(fs: Any, full: str) -> Below:
+    """What lies below a folder of storage with real ones, whose ``entries`` say what is one."""
+    objects, folders = [], [f"{full}/"]
+    for name, is_folder in fs.entries(full):
+        if is_folder:
+            below = below_in_folders(fs, name)
+            objects += below.objects
+            folders += below.folders
+        else:
+            objects.append(name)
+    # A folder can be removed when nothing is in it, so the deepest first.
+    return Below(objects, sorted(folders, reverse=True))
 
 
 def bounded_upload(size: int) -> Mapping[str, Any]:

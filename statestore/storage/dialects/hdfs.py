@@ -21,7 +21,13 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.storage.dialects.dialect import SILENCE_SECONDS, Below, Dialect, Reply, bounded_upload
+from tidestate.statestore.storage.dialects.dialect import (
+    SILENCE_SECONDS,
+    Dialect,
+    Reply,
+    below_in_folders,
+    bounded_upload,
+)
 
 _T = TypeVar("_T")
 
@@ -253,10 +259,6 @@ def _copy(fs: HdfsFiles, old: str, new: str) -> None:
     fs.pipe_file(new, data, bounded_upload(len(data))["timeout"])
 
 
-def _below(fs: HdfsFiles, full: str) -> Below:
-    return Below.of_tree(full, fs.entries)
-
-
 def _reply(error: BaseException) -> Reply | None:
     return Reply(error.code, error.status) if isinstance(error, HdfsReplyError) else None
 
@@ -278,7 +280,7 @@ def _age_us(fs: HdfsFiles, full: str) -> int | None:
 
 
 def _unfinished(fs: HdfsFiles, full: str) -> list[str]:
-    return [name for name in _below(fs, full).objects if _UNFINISHED.fullmatch(PurePosixPath(name).name)]
+    return [name for name in below_in_folders(fs, full).objects if _UNFINISHED.fullmatch(PurePosixPath(name).name)]
 
 
 HDFS = Dialect(
@@ -297,7 +299,7 @@ HDFS = Dialect(
     put_file=_put_file,
     copy=_copy,
     listed=HdfsFiles.ls,
-    below=_below,
+    below=below_in_folders,
     reply=_reply,
     unfinished=_unfinished,
     age_us=_age_us,
