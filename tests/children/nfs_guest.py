@@ -1,4 +1,4 @@
-"""What a host does in a root on NFS: ``python -m tests.children.nfs_guest race START ROUNDS ROOT ME [ROOT ME …]``,
+"""What a host does in a root on NFS: ``python -m tests.children.nfs_guest race ROUNDS ROOT ME [ROOT ME …]``,
 ``write ROOT``, ``read ROOT`` or ``doctor ROOT``.
 """
 
@@ -6,29 +6,36 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from tests.helpers.races import content
 from tidestate.statestore.errors import ConflictError
 from tidestate.statestore.storage.objects import Objects
 
 
-def race(start: str, rounds: str, *ways: str) -> None:
-    """A process for each root, which begins when the clock says so; each prints what it has won."""
-    children = []
+def race(rounds: str, *ways: str) -> None:
+    """A process for each root. It says ``ready`` when all are, and lets them go at the next line of its input."""
+    warm, is_warm = os.pipe()
+    gate, keeps_shut = os.pipe()
+    racers = []
     for root, me in zip(ways[::2], ways[1::2], strict=True):
-        if (child := os.fork()) == 0:
-            _create(Objects(root), int(me), float(start), int(rounds))
+        if (racer := os.fork()) == 0:
+            os.close(keeps_shut)
+            objects = Objects(root)
+            objects.exists("warm")
+            os.write(is_warm, b".")
+            os.read(gate, 1)  # until nobody keeps it shut
+            _create(objects, int(me), int(rounds))
             os._exit(0)
-        children.append(child)
-    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+        racers.append(racer)
+    for _ in racers:
+        os.read(warm, 1)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.close(keeps_shut)
+    assert all(os.waitpid(racer, 0)[1] == 0 for racer in racers)
 
 
-def _create(objects: Objects, me: int, start: float, rounds: int) -> None:
-    objects.exists("warm")
-    if start < time.time():
-        print("late", flush=True)
-    time.sleep(max(0.0, start - time.time()))
+def _create(objects: Objects, me: int, rounds: int) -> None:
     for number in range(rounds):
         try:
             objects.create(f"m/{number}", content(me))

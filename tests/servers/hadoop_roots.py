@@ -5,6 +5,7 @@ Import ``spark_storage`` into a test module, with the fixtures of servers that i
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -55,9 +56,10 @@ def _gcs(request: pytest.FixtureRequest, stack: ExitStack, environment: pytest.M
     environment.setenv("NO_GCE_CHECK", "true")
     key = stack.enter_context(google_key(request.getfixturevalue("tmp_path_factory").mktemp("google")))
     settings = _settings(GCS.spark_settings, {"KEY.json": str(key)})
-    return SparkStorage(
-        "gcs", f"gs://{bucket}/roots", settings | {"spark.hadoop.fs.gs.storage.root.url": f"{endpoint}/"}
-    )
+    settings["spark.hadoop.fs.gs.storage.root.url"] = f"{endpoint}/"
+    # Google's connector does not ask where the key says.
+    settings["spark.hadoop.google.cloud.token.server.url"] = json.loads(key.read_text())["token_uri"]
+    return SparkStorage("gcs", f"gs://{bucket}/roots", settings)
 
 
 def _azure(request: pytest.FixtureRequest, stack: ExitStack, environment: pytest.MonkeyPatch) -> SparkStorage:
@@ -93,7 +95,7 @@ def _volumes(request: pytest.FixtureRequest, stack: ExitStack, environment: pyte
     schemes = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
     settings = {
         "spark.hadoop.fs.dbfs.impl": schemes,
-        "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         f"spark.hadoop.fs.viewfs.mounttable.default.link.{VOLUME}": f"file://{folder / 'mount-0'}",
     }
     return SparkStorage("volumes", f"{VOLUME}/roots", settings)

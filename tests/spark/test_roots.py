@@ -27,11 +27,13 @@ from tests.servers.hadoop_roots import (  # noqa: F401  (fixtures)
     hdfs_server,
     spark_storage,
 )
+from tests.servers.volumes import VOLUME, files_api  # noqa: F401  (fixture)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.storage.objects import Objects
 from tools.java import java_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TABLES = sample(4, 80)
 MIDDLE = 3
@@ -68,6 +70,11 @@ def answered(*arguments: object) -> Any:
     return json.loads(answer.stdout)
 
 
+def begin(driver: Driver, root: str, *pause: str) -> None:
+    answer = driver.start(root, *pause)
+    assert answer["event"] == "started", answer
+
+
 def is_exact(root: str, alone: Path) -> None:
     head = Checkpoint.open(root).head()
     assert head is not None
@@ -80,7 +87,7 @@ def is_exact(root: str, alone: Path) -> None:
 @pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
 def test_killed(driver: Driver, root: str, alone: Path, moment: str) -> None:
     """Between the files of a checkpoint and its manifest, or between that and Spark's own commit."""
-    driver.start(root, f"{moment}:{MIDDLE}")
+    begin(driver, root, f"{moment}:{MIDDLE}")
     driver.ask("settle", until="paused")
     driver.kill()
     assert Checkpoint.open(root).ids()[-1] == MIDDLE - (moment == "before-manifest")
@@ -93,7 +100,7 @@ def test_killed(driver: Driver, root: str, alone: Path, moment: str) -> None:
 
 def test_rewound_and_mended(driver: Driver, root: str, alone: Path) -> None:
     """Spark's checkpoint as verbs write it: put back, and put right."""
-    driver.start(root)
+    begin(driver, root)
     driver.ask("settle", until="settled")
     driver.ask("stop", until="stopped")
     objects = Checkpoint.open(root).objects
@@ -127,3 +134,15 @@ def test_the_command_tries_it_through_spark(
     trial = json.loads(answer.stdout)
     assert [check for check in trial["checks"] if check["holds"] is False] == []
     assert "hadoop" in {check["name"] for check in trial["checks"]}
+
+
+@pytest.mark.usefixtures("files_api")
+def test_a_volume_is_refused_by_a_spark_without_databricks(tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, TABLES[0])
+    about = json.dumps({"input": str(tmp_path / "input"), "settings": {}})
+    driver, root = Driver(tmp_path, "tests.children.rooted_job", about), f"{VOLUME}/roots/refused"
+    answer = driver.start(root)
+    driver.finish()
+    assert (answer["event"], answer["code"]) == ("refused", "spark-storage")
+    assert 'No FileSystem for scheme "dbfs"' in answer["text"]
+    assert Objects(root).names("") == []
