@@ -13,37 +13,44 @@ from tidestate.statestore.storage.objects import Objects
 
 
 def race(rounds: str, *ways: str) -> None:
-    """A process for each root. It says ``ready`` when all are, and lets them go at the next line of its input."""
-    warm, is_warm = os.pipe()
-    gate, keeps_shut = os.pipe()
-    racers = []
+    """A process for each root. When all are there for a name it says ``ready``; the next line of its input lets
+    them go at once.
+    """
+    there, is_there = os.pipe()
+    gates = []
     for root, me in zip(ways[::2], ways[1::2], strict=True):
-        if (racer := os.fork()) == 0:
-            os.close(keeps_shut)
-            objects = Objects(root)
-            objects.exists("warm")
-            os.write(is_warm, b".")
-            os.read(gate, 1)  # until nobody keeps it shut
-            _create(objects, int(me), int(rounds))
+        gate, opens = os.pipe()
+        if os.fork() == 0:
+            _race(Objects(root), int(me), int(rounds), is_there, gate)
             os._exit(0)
-        racers.append(racer)
-    for _ in racers:
-        os.read(warm, 1)
+        gates.append(opens)
+    for _ in range(int(rounds)):
+        _all_are(gates, there)
+        sys.stdin.readline()
+        for opens in gates:
+            os.write(opens, b".")
+    _all_are(gates, there)
+
+
+def _all_are(gates: list[int], there: int) -> None:
+    for _ in gates:
+        os.read(there, 1)
     print("ready", flush=True)
-    sys.stdin.readline()
-    os.close(keeps_shut)
-    assert all(os.waitpid(racer, 0)[1] == 0 for racer in racers)
 
 
-def _create(objects: Objects, me: int, rounds: int) -> None:
+def _race(objects: Objects, me: int, rounds: int, is_there: int, gate: int) -> None:
+    objects.exists("warm")
     for number in range(rounds):
+        os.write(is_there, b".")
+        os.read(gate, 1)
         try:
             objects.create(f"m/{number}", content(me))
         except ConflictError:
-            if f"{number}" not in objects.names("m"):
-                print("unseen", number, flush=True)
+            seen = "lost" if str(number) in objects.names("m") else "unseen"
+            print(seen, number, me, flush=True)
         else:
             print("won", number, me, flush=True)
+    os.write(is_there, b".")
 
 
 def write(root: str) -> None:

@@ -112,6 +112,10 @@ class Guest:
         assert ended == "ended 0", "\n".join(lines)
         return lines
 
+    def until(self, word: str) -> list[str]:
+        """What a command that goes on prints before this line."""
+        return self._wait_for(word)[:-1]
+
     def next_line(self) -> str:
         """Of a command that goes on."""
         return self._lines.readline().rstrip("\r\n")

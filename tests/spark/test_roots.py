@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.children.commanded_job import trusting
 from tests.children.driver import Driver
+from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
@@ -127,7 +129,8 @@ def test_the_command_tries_it_through_spark(
 ) -> None:
     settings = [word for name, value in spark_storage.settings.items() for word in ("--conf", f"{name}={value}")]
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join(["--master", "local[2]", *settings, "pyspark-shell"]))
-    for name, value in ({"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1"} | trusting()).items():
+    of_spark = {"JAVA_HOME": java_home(), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    for name, value in (of_spark | {"SPARK_LOCAL_IP": "127.0.0.1"} | trusting()).items():
         monkeypatch.setenv(name, os.environ.get(name, value))
     answer = tidestate("doctor", root, "--spark", "--json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
