@@ -108,6 +108,7 @@ SPARK_OF_ITS_OWN = (
         "test_kafka",
         "test_kill",
         "test_requests_killed",
+        "test_roots",
         "test_s3",
         "test_sent_package",
     ),

@@ -163,7 +163,8 @@ def _relay_often() -> None:
 
 def obey(kind: Callable[[SparkSession, str], Commands], source: str, **settings: str) -> None:
     """Do what is asked for on standard input until that ends."""
-    os.environ |= trusting()
+    for name, value in trusting().items():
+        os.environ.setdefault(name, value)
     # It would ask a hundred times a second for new input.
     with _session(settings | {"spark.sql.streaming.pollingDelay": "200ms"}) as spark:
         commands = kind(spark, source)

@@ -22,7 +22,11 @@ from tests.servers.clouds import (  # noqa: F401  (fixtures)
     gcs_endpoint,
     s3_endpoint,
 )
+from tests.servers.hdfs import hdfs_root, hdfs_server  # noqa: F401  (fixtures)
+from tests.servers.volumes import VOLUME, files_api, files_server  # noqa: F401  (fixtures)
 from tidestate import OperatorStream
+
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COPIES = {"checkpoint", "restore"}
 """Steps of a case that copy the folder of its root."""
@@ -35,19 +39,31 @@ def without_copies(peer: str) -> Iterator[Case]:
             yield case
 
 
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("peer", PEERS)
-def test_no_case_fails(cloud: Cloud, tmp_path: Path, peer: str) -> None:  # noqa: F811
-    def opened(job: OperatorStream, schema: Schemas, store: Any, folder: Path) -> Any:
+def no_case_fails(peer: str, folder: Path, root: str) -> None:
+    def opened(job: OperatorStream, schema: Schemas, store: Any, below: Path) -> Any:
         # A harness for each step of a case has a root of its own below that of the test.
-        return public(job, schema, store, f"{cloud.root}/{folder.relative_to(tmp_path).as_posix()}")  # type: ignore[arg-type]
+        return public(job, schema, store, f"{root}/{below.relative_to(folder).as_posix()}")  # type: ignore[arg-type]
 
     failed, ran = list[str](), 0
     for number, case in enumerate(without_copies(peer)):
-        result = run(case, Bench(STORES["parquet"](), tmp_path / str(number), opened))
+        result = run(case, Bench(STORES["parquet"](), folder / str(number), opened))
         failed += [line for failure in result.failures for line in lines_of(failure)]
         ran += result.status != "skipped"
     assert not failed, "\n".join(failed)
     assert ran
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_no_case_fails(cloud: Cloud, tmp_path: Path, peer: str) -> None:  # noqa: F811
+    no_case_fails(peer, tmp_path, cloud.root)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_no_case_fails_on_hdfs(hdfs_root: str, tmp_path: Path, peer: str) -> None:  # noqa: F811
+    no_case_fails(peer, tmp_path, hdfs_root)
+
+
+@pytest.mark.usefixtures("files_api")
+@pytest.mark.parametrize("peer", PEERS)
+def test_no_case_fails_in_a_volume(tmp_path: Path, peer: str) -> None:
+    no_case_fails(peer, tmp_path, f"{VOLUME}/cases")

@@ -10,9 +10,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableMapping, MutableSet
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -36,6 +37,67 @@ CODES = {
 }
 
 
+class FilesOfFolder(MutableMapping[str, tuple[bytes, float]]):
+    """The files of a Volume that is a folder here, so that a mount of it shows them too."""
+
+    def __init__(self, volume: Path) -> None:
+        self._volume = volume
+
+    def _place(self, path: str) -> Path:
+        return self._volume / path.removeprefix(f"{VOLUME}/")
+
+    def __contains__(self, path: object) -> bool:
+        return self._place(str(path)).is_file()
+
+    def __getitem__(self, path: str) -> tuple[bytes, float]:
+        place = self._place(path)
+        return place.read_bytes(), place.stat().st_mtime
+
+    def __setitem__(self, path: str, file: tuple[bytes, float]) -> None:
+        self._place(path).write_bytes(file[0])
+
+    def __delitem__(self, path: str) -> None:
+        self._place(path).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        places = (place for place in self._volume.rglob("*") if place.is_file())
+        return (f"{VOLUME}/{place.relative_to(self._volume).as_posix()}" for place in places)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class FoldersOfFolder(MutableSet[str]):
+    """The folders of such a Volume."""
+
+    def __init__(self, volume: Path) -> None:
+        self._volume = volume
+
+    def _place(self, path: str) -> Path:
+        return self._volume / path.removeprefix(VOLUME).lstrip("/")
+
+    def __contains__(self, path: object) -> bool:
+        return str(path).startswith(VOLUME) and self._place(str(path)).is_dir()
+
+    def add(self, path: str) -> None:
+        self._place(path).mkdir(exist_ok=True)
+
+    def update(self, paths: Iterable[str]) -> None:
+        """Each after those above it."""
+        for path in sorted(paths):
+            self.add(path)
+
+    def discard(self, path: str) -> None:
+        self._place(path).rmdir()
+
+    def __iter__(self) -> Iterator[str]:
+        places = (place for place in self._volume.rglob("*") if place.is_dir())
+        return iter((VOLUME, *(f"{VOLUME}/{place.relative_to(self._volume).as_posix()}" for place in places)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class FilesApi(ThreadingHTTPServer):
     """A Volume in memory. ``faults`` has, by method, what happens to the next requests, one each: a status is
     answered in place of the service; ``before`` breaks the connection, the request never arrives; ``after`` breaks it
@@ -52,8 +114,8 @@ class FilesApi(ThreadingHTTPServer):
         self.reset()
 
     def reset(self) -> None:
-        self.files: dict[str, tuple[bytes, float]] = {}
-        self.folders = {VOLUME}
+        self.files: MutableMapping[str, tuple[bytes, float]] = {}
+        self.folders: set[str] | FoldersOfFolder = {VOLUME}
         self.faults: dict[str, list[int | str]] = {}
         self.refused: set[str] = set()
         self.page = 1000
@@ -61,12 +123,17 @@ class FilesApi(ThreadingHTTPServer):
         self.log: list[tuple[str, str]] = []
         self.token = TOKEN
 
+    def keep_in(self, volume: Path) -> None:
+        """All of the Volume in a folder, from now on."""
+        self.files, self.folders = FilesOfFolder(volume), FoldersOfFolder(volume)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client may hang up."""
 
 
 class _Call(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each reply with a body waits 40 ms for an acknowledgement
     server: FilesApi
 
     def _handled(self) -> None:

@@ -33,6 +33,10 @@ from tools.java import java_home
 pytestmark = [pytest.mark.long, pytest.mark.kill]
 
 BATCHES = sample(6, 60)
+KILLS = 20 if LONG else 4
+"""Of each kill test."""
+ENOUGH = sample(80, 60) if LONG else BATCHES
+"""More than there are deliveries before so many kills, each within three seconds of its start."""
 FORMS = ("append", "changelog", "upsert")
 
 
@@ -87,11 +91,11 @@ class Read(Target):
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_killed_at_any_moment_of_a_delivery(format: str, form: Form, jars: str, tmp_path: Path) -> None:
     """In each round when some deliveries are taken, so long after the next one was offered."""
-    for number, table in enumerate(BATCHES):
+    for number, table in enumerate(ENOUGH):
         write(tmp_path / "input", number, table)
     chance, kills = random.Random(f"{format}{form}"), 0
     command = [sys.executable, "-m", "tests.children.table_job", jars, str(tmp_path), format, form]
-    for number in range(20 if LONG else 4):
+    for number in range(KILLS):
         child, offered, until = Child(command, tmp_path / f"log-{number}", cwd=ROOT), 0, chance.randint(1, 2)
 
         def reached(event: dict[str, Any], until: int = until) -> bool:
@@ -108,7 +112,7 @@ def test_killed_at_any_moment_of_a_delivery(format: str, form: Form, jars: str, 
     child = Child(command, tmp_path / "log", cwd=ROOT)
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
-    assert kills > 1
+    assert kills == KILLS if LONG else kills > 1
     assert holds_all_once(Read(str(tmp_path / "rows.parquet")), form, tmp_path / "root") > 20
 
 

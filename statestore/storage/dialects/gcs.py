@@ -131,6 +131,17 @@ def _age_us(fs: Any, full: str) -> int | None:
     return max(0, age // timedelta(microseconds=1))  # the reply's own time is in whole seconds
 
 
+_NUMBERS = {
+    "block.size": 64 << 20,
+    "inputstream.inplace.seek.limit": 8 << 20,
+    "inputstream.min.range.request.size": 2 << 20,
+    "outputstream.buffer.size": 8 << 20,
+    "rewrite.max.chunk.size": 512 << 20,
+}
+"""Defaults of Google's connector. From 3.5 on Hadoop has the same settings among its own defaults, for a connector of
+its own and in words, such as ``64m``, which is no number to Google's.
+"""
+
 GCS = Dialect(
     scheme="gs",
     aliases=("gcs",),
@@ -140,6 +151,8 @@ GCS = Dialect(
     spark_settings=(
         "spark.jars.packages=com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26",
         "spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        *(f"spark.hadoop.fs.gs.{name}={number}" for name, number in _NUMBERS.items()),
         "spark.hadoop.google.cloud.auth.service.account.json.keyfile=KEY.json",
     ),
     spark_server_settings=("spark.hadoop.fs.gs.storage.root.url={server}",),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import pytest
 
+from tests.servers.packages import SPARK_JARS
 from tests.servers.s3 import Proxy
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_front as s3_front
@@ -19,6 +23,7 @@ from tidestate.recovery.inspect import root_trial
 from tidestate.recovery.inspect.root_trial import RootTrial, TrialCheck, try_root
 from tidestate.statestore.errors import UnavailableError, UsageError
 from tidestate.statestore.storage import options as storage_options
+from tidestate.statestore.storage.dialects.gcs import GCS
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.racer import racer_content
 
@@ -86,6 +91,18 @@ def test_what_spark_needs(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name)
     assert not [setting for setting in root_trial._settings(objects) if "http" in setting]
+
+
+def test_googles_connector_gets_no_default_of_hadoop_in_words() -> None:
+    """Such as ``64m``, which it takes for a number, and ends with an error of Java's."""
+    (jar,) = SPARK_JARS.glob("hadoop-client-api-*.jar")
+    with ZipFile(jar) as classes:
+        defaults = ElementTree.fromstring(classes.read("core-default.xml"))
+    pairs = {entry.findtext("name", ""): entry.findtext("value") or "" for entry in defaults.iter("property")}
+    words = {name for name, text in pairs.items() if name.startswith("fs.gs.") and re.fullmatch(r"\d+[kmg]", text)}
+    ours = {setting.partition("=")[0].removeprefix("spark.hadoop.") for setting in GCS.spark_settings}
+    assert words - ours == set()
+    assert "fs.AbstractFileSystem.gs.impl" in ours
 
 
 def test_what_spark_needs_where_it_has_the_file_system(tmp_path: Path) -> None:
