@@ -244,7 +244,7 @@ def _working_folder() -> str:
 def file_version(file: Path) -> tuple[int, ...] | None:
     """What changes when a local file is replaced or written to; None where there is none."""
     try:
-        found = file.stat()
+        found = os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns

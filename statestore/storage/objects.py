@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,11 @@ class Objects:
         ``overwrite-false``, ``lock`` (one process only) or ``probed``.
         """
         return self._storage.atomic_create
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the objects are local files, or of a file system that looks like them."""
+        return isinstance(self._storage, LocalStorage)
 
     @property
     def tells_age(self) -> bool:
@@ -253,6 +259,7 @@ def _scheme(url: str) -> str:
     return "file" if is_local(url) else url.rpartition("://")[0]
 
 
+@lru_cache(maxsize=4096)
 def _below(path: str) -> str:
     """``path`` without detours; the root itself is an empty one."""
     parts = PurePosixPath(path)
