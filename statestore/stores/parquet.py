@@ -158,7 +158,9 @@ class ParquetStore(StateStore):
         base: PartitionState = PartitionState(),  # noqa: B008  immutable
         *,
         budget_bytes: int = 256 << 20,
+        stays_decoded: bool = True,
     ) -> None:
+        """``stays_decoded``: small tables do, for the next store on the same files; else all are read once."""
         self._specs = specs_by_name(specs)
         self._budget, self._scratch = budget_bytes, _Scratch()
         self._applied = Applied(base.sequence, base.lineage)
@@ -166,7 +168,11 @@ class ParquetStore(StateStore):
         by_table = files_by_table(base.files)
         for name, spec in self._specs.items():
             own = by_table.get(name, ())
-            durable = partial(table_sources, objects, spec, own, budget_bytes) if objects is not None else _nothing
+            durable: Callable[..., list[RowSource]] = _nothing
+            if objects is not None and stays_decoded:
+                durable = partial(table_sources, objects, spec, own, budget_bytes)
+            elif objects is not None:
+                durable = partial(open_sources, objects, spec, own)
             changelog = sum(ref.bytes for ref in own if ref.kind == "changelog")
             expired = base.expired.get(name)
             self._tables[name] = ParquetTable(spec, durable, expired, budget_bytes, self._scratch, changelog)
