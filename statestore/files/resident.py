@@ -15,6 +15,7 @@ small is kept here whole, as `settled` layers, under the **list of its files**. 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -202,7 +203,10 @@ def _layers(objects: Objects, spec: TableSpec, files: tuple[FileRef, ...], limit
         resident = Resident(settled(spec, resident.layers), resident.versions, resident.older)
     else:
         versions = {ref.path: objects.at(ref.root).local_version(ref.path) for ref in files}
-        layers = [layer for source in open_sources(objects, spec, files) for layer in source.layers(EVERYTHING)]
+        sources = open_sources(objects, spec, files)
+        for source in sources:  # segments first, as a scan does: it decides which of several lost files is named
+            source.arrange(EVERYTHING, sys.maxsize)
+        layers = [layer for source in sources for layer in source.layers(EVERYTHING)]
         resident = Resident(settled(spec, layers), versions)
     _keep(name, resident, limit_bytes)
     return resident.layers
