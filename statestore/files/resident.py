@@ -8,8 +8,9 @@ small is kept here whole, as `settled` layers, under the **list of its files**. 
   that the files hold, whoever asks: an attempt that died, a rewind or another task has another list.
 - After a step its table is kept under the list with the new segment in it, beside the older list. If the checkpoint
   is not published, the next attempt begins from the older list again, and nobody ever asks for the newer one.
-- A local file is known again by its size, time and number, as footers are; and what was written here is read back
-  once and compared with its checksum before that. So damage is noticed no later than without all this.
+- A local file, or this host's copy of a remote one, is known again by its size, time and number, as footers are; and
+  what was written here is read back once and compared with its checksum before that. So damage is noticed no later
+  than without all this.
 """
 
 from __future__ import annotations
@@ -216,13 +217,11 @@ def _verified(objects: Objects, files: Sequence[FileRef], resident: Resident) ->
     """Whether the files are still those whose rows are kept. Raises `CorruptionError` for one that never was."""
     for ref in files:
         root, known = objects.at(ref.root), resident.versions[ref.path]
-        if not root.on_this_host:
-            continue  # an object cannot be changed in place; a copy of this host was not asked
         version = root.local_version(ref.path)
-        if known is None and version is not None:
-            read_verified(objects, ref)
-            resident.versions[ref.path] = version
-        elif version is None or version != known:
+        if known is None:
+            read_verified(objects, ref)  # of a bucket this makes the copy that is known from then on
+            resident.versions[ref.path] = version or root.local_version(ref.path)
+        elif version != known:
             return False
     return True
 

@@ -89,11 +89,6 @@ class Objects:
         return self._storage.atomic_create
 
     @property
-    def on_this_host(self) -> bool:
-        """Whether the objects are local files, or of a file system that looks like them."""
-        return isinstance(self._storage, LocalStorage)
-
-    @property
     def tells_age(self) -> bool:
         """Whether storage has a clock that it answers with, see `age_us`."""
         return self._storage.tells_age

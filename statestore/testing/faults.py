@@ -78,10 +78,6 @@ class FaultyObjects(Objects):
         return self._inner.atomic_create
 
     @property
-    def on_this_host(self) -> bool:
-        return self._inner.on_this_host
-
-    @property
     def tells_age(self) -> bool:
         return self._inner.tells_age
 

@@ -25,7 +25,6 @@ from tidestate.statestore.table.fold import fold
 from tidestate.statestore.table.layers import sorted_by_key
 from tidestate.statestore.table.settling import is_settled_table, settled
 from tidestate.statestore.table.validation import specs_by_name, validate_changes
-from tidestate.statestore.testing import FaultyObjects
 from tidestate.statestore.testing.generated import changes, seeded_changes
 from tidestate.statestore.testing.tables import SPECS
 
@@ -132,14 +131,6 @@ def test_damage_is_noticed_though_the_rows_are_kept(tmp_path: Path, read_before:
     with pytest.raises(CorruptionError) as missing:
         values(objects, state)
     assert missing.value.code == "file-missing"
-
-
-def test_a_file_just_written_is_not_asked_of_remote_storage() -> None:
-    watched = FaultyObjects(Objects("memory://kept"), at=10**9)
-    state = added(watched, added(watched, PartitionState(), 1, 1.0), 2, 2.0)
-    watched.log.clear()
-    assert values(watched, state) == [1.0, 2.0]
-    assert watched.log == []
 
 
 def test_tables_that_are_kept_stay_within_their_share_of_the_budget(tmp_path: Path) -> None:
