@@ -237,7 +237,7 @@ class FileTable:
         names = keys.column_names
         keys = keys.drop_null() if names else keys  # a null finds nothing
         found = [self._spec.no_rows]
-        distinct = reading.distinct(keys) if names else keys.slice(0, 1)
+        distinct = reading.distinct_keys(keys) if names else keys.slice(0, 1)
         if distinct.num_rows:
             bands = self.bands(reading.extent(distinct))
             found += [self._folded(reading.matching(self.layers(band, distinct), distinct)) for band in bands]

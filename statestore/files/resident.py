@@ -42,7 +42,7 @@ that."""
 MOST_BYTES = 32 << 20
 """And no more than this, whatever the budget."""
 
-TableName = tuple[str, tuple[str, ...], TableSpec, tuple[FileRef, ...]]
+ResidentName = tuple[str, tuple[str, ...], TableSpec, tuple[FileRef, ...]]
 """A root with its bases, a table, and the list of its files."""
 
 
@@ -53,7 +53,7 @@ class Resident:
     layers: list[Layer]
     versions: dict[str, tuple[int, ...] | None]
     """Of each file what `Objects.local_version` said when it was last compared; None: not yet."""
-    older: TableName | None = None
+    older: ResidentName | None = None
     """The list of files that this one follows."""
     bytes: int = 0
 
@@ -65,15 +65,15 @@ class _Kept:
     """The tables that are kept, those that were asked for last at the end."""
 
     def __init__(self) -> None:
-        self.tables: OrderedDict[TableName, Resident] = OrderedDict()
+        self.tables: OrderedDict[ResidentName, Resident] = OrderedDict()
         self.bytes = 0
 
-    def keep(self, name: TableName, resident: Resident) -> None:
+    def keep(self, name: ResidentName, resident: Resident) -> None:
         self.drop(name)
         self.tables[name] = resident
         self.bytes += resident.bytes
 
-    def drop(self, name: TableName) -> None:
+    def drop(self, name: ResidentName) -> None:
         gone = self.tables.pop(name, None)
         self.bytes -= gone.bytes if gone is not None else 0
 
@@ -186,7 +186,7 @@ def resident_bytes() -> int:
         return _kept.bytes
 
 
-def _name(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> TableName:
+def _name(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> ResidentName:
     return objects.root, objects.bases, spec, tuple(files)
 
 
@@ -226,7 +226,7 @@ def _verified(objects: Objects, files: Sequence[FileRef], resident: Resident) ->
     return True
 
 
-def _keep(name: TableName, resident: Resident, limit_bytes: int) -> None:
+def _keep(name: ResidentName, resident: Resident, limit_bytes: int) -> None:
     """Keep a table, and no more than so many bytes of all. Of lists that follow each other the newest two stay."""
     with _lock:
         _kept.keep(name, resident)

@@ -43,7 +43,7 @@ def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
     return taken(rows, order(rows.select(spec.key_names)))
 
 
-def distinct(keys: pa.Table) -> pa.Table:
+def distinct_keys(keys: pa.Table) -> pa.Table:
     """``keys``, each once, in their order. No column has nulls."""
     numbers, count = ranks(keys)
     once = keys if count == keys.num_rows else keys.take(pa.array(firsts(numbers, count)))

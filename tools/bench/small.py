@@ -76,13 +76,12 @@ def measured(name: str, *, warm: int) -> SmallBatches:
     took: list[float] = []
     used: list[float] = []
     panes = begun = 0
-    with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
+        warnings.simplefilter("ignore")  # sessions that retract nothing: nothing comes late
         root = Path(folder) / "root"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # sessions that retract nothing: nothing comes late
-            runner = (
-                SMALL_JOBS[name].described().standalone(checkpoint=root, store=Parquet(), partitions=STATE_PARTITIONS)
-            )
+        runner = (
+            SMALL_JOBS[name].described().standalone(checkpoint=root, store=Parquet(), partitions=STATE_PARTITIONS)
+        )
         outputs = runner.stream(_input(FIRST_MEASURED + warm))
         for number in range(FIRST_MEASURED + warm):
             if number == FIRST_MEASURED:
