@@ -171,7 +171,7 @@ def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Tab
     scanned = _in_spans(plan, column_numbers(asked, END), context)
     found = view[GROUPS].lookup(_distinct(asked.filter(pa.array(~scanned))))
     rows = found.rows.filter(found.found)
-    return plan.as_whole(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
+    return plan.as_whole(pa.concat_tables([plan.groups.no_rows, *due, rows]))
 
 
 def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> Gathered:
@@ -230,7 +230,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     if not (plan.triggers.per_element or plan.finishes):
         new = _combined(plan, new, key_of[rows], starts)
     if context.watermark == END_US:
-        found = pa.concat_tables([plan.groups.schema.empty_table(), *view[GROUPS].scan()])
+        found = pa.concat_tables([plan.groups.no_rows, *view[GROUPS].scan()])
     else:
         asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
         looked = view[GROUPS].lookup(asked)
@@ -355,4 +355,4 @@ def _distinct(rows: pa.Table) -> pa.Table:
 
 
 def _nothing(plan: GroupTables) -> pa.Table:
-    return plan.groups.schema.empty_table()
+    return plan.groups.no_rows

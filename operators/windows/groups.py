@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.windows.names import CLOSED, END, START
 from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.table.group_ids import map_entries
 
@@ -98,9 +99,10 @@ class Fired:
 
 def column_numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
     """A column as int64 of shape ``(rows,)``; nulls become ``missing``."""
-    column = rows[name].cast(pa.int64())
-    filled = pc.fill_null(column, missing) if column.null_count else column
-    values: Numbers = filled.to_numpy()
+    column = rows[name]
+    if not column.null_count:
+        return positions(column)
+    values: Numbers = pc.fill_null(column.cast(pa.int64()), missing).to_numpy()
     return values
 
 

@@ -116,7 +116,7 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, conte
     late = (starts < context.watermark_before) | plan.reprocessing
     waits = ~late & (ends > context.watermark)
     kept = new if waits.all() else new.filter(pa.array(waits))
-    nothing = plan.arriving.schema.empty_table()
+    nothing = plan.arriving.no_rows
     soon = ~waits | (starts < context.watermark)
     if not soon.any() and (context.watermark == context.watermark_before or context.only_arrivals):
         return ReadySessions(nothing, _changes(plan, [kept], context))
@@ -135,7 +135,7 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, conte
 
 def live_parts(plan: GroupTables, view: StateView, watermark: int) -> pa.Table:
     """The stored parts that are not over, in the order of their key."""
-    rows = pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()])
+    rows = pa.concat_tables([plan.parts.no_rows, *view[PARTS].scan()])
     return _not_over(plan, rows, watermark)
 
 
@@ -162,7 +162,7 @@ def over_at(plan: GroupTables, watermark: int) -> int:
 def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, context: Context) -> _Rows:
     """The parts that may be due, ``new`` ones, and those ahead of them."""
     before, after, gap = context.watermark_before, context.watermark, plan.gap
-    opened, stored = plan.ends.schema.empty_table(), plan.parts.schema.empty_table()
+    opened, stored = plan.ends.no_rows, plan.parts.no_rows
     first, last = None if before == BEGINNING_US else (before + 1) // gap, after // gap
     moves = after > before
     if moves:

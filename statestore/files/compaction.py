@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from tidestate.statestore.files.refs import FileRef, Level, taken_over
@@ -77,7 +77,7 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int, spec: Tab
     partitions of a job do not all write theirs in the same checkpoint.
     """
     count, sizes = len(levels), [_bytes(level) for level in levels]
-    if not count:
+    if not count or _at_rest(levels, sum(sizes), config):
         return []
     overlap = _overlap(levels, spec)
     if old := taken_over(levels):
@@ -97,6 +97,17 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int, spec: Tab
     if begun is not None and begun[1] - begun[0] > 1:
         folds.append(Fold(*begun, work + GROWTH * sizes[-1]))
     return folds
+
+
+def _at_rest(levels: Sequence[Level], size: int, config: StoreConfig) -> bool:
+    """Whether there is nothing to fold, as of nearly every table in a small batch: few levels of few bytes, of whole
+    files that follow each other.
+    """
+    due = min(SMALL_BYTES, config.budget_bytes // 4, config.snapshot_bytes // 2)
+    if len(levels) >= config.max_levels or size > due or size > config.recovery_s * config.restore_bytes_per_s:
+        return False
+    whole = all(len(level) == 1 and not level[0].share for level in levels)
+    return whole and all(below[0].last < above[0].first for below, above in pairwise(levels))
 
 
 def _over_others(levels: Sequence[Level], old: int, config: StoreConfig, partition: int) -> list[Fold]:
@@ -177,6 +188,8 @@ def _overlap(levels: Sequence[Level], spec: TableSpec, *, in_bytes: bool = False
     """How many levels, or bytes of them, hold one value of the leading key column at most, where rows expire by it.
     Small levels are counted everywhere.
     """
+    if not in_bytes and sum(map(_bytes, levels)) < SMALL_BYTES:
+        return len(levels)
     changes = []
     for level in levels:
         for low, high, size in _spans(level, spec):

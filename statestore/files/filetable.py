@@ -236,9 +236,8 @@ class FileTable:
         """Live rows in key order whose leading columns are among ``keys``."""
         names = keys.column_names
         keys = keys.drop_null() if names else keys  # a null finds nothing
-        found = [self._spec.schema.empty_table()]
-        distinct = keys.group_by(names, use_threads=False).aggregate([]) if names else keys.slice(0, 1)
-        distinct = distinct.sort_by([(name, "ascending") for name in names]) if names else distinct
+        found = [self._spec.no_rows]
+        distinct = reading.distinct_keys(keys) if names else keys.slice(0, 1)
         if distinct.num_rows:
             bands = self.bands(reading.extent(distinct))
             found += [self._folded(reading.matching(self.layers(band, distinct), distinct)) for band in bands]

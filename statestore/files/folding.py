@@ -91,9 +91,14 @@ class LevelFolder:
         return ()
 
     def _fold(self, files: Sequence[FileRef], keys: KeyRange, kind: FileKind, name: SegmentName) -> Level:
-        most = max(LEAST_BLOCK_BYTES, self.band_bytes // BLOCKS)
-        made = fold_into(self.objects, self.spec, self._table(files), kind, name, keys, FILE_BYTES, most)
+        table = self._table(files)
+        made = fold_into(self.objects, self.spec, table, kind, name, keys, FILE_BYTES, self.most_in_block)
         return tuple(made)
+
+    @property
+    def most_in_block(self) -> int:
+        """Bytes of a block at most, so that a band has some of them."""
+        return max(LEAST_BLOCK_BYTES, self.band_bytes // BLOCKS)
 
     def _table(self, files: Sequence[FileRef]) -> FileTable:
         sources = open_sources(self.objects, self.spec, files, once=True)
@@ -105,6 +110,6 @@ class LevelFolder:
 
 def _run(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     """A band folded, still hiding what it hides below, sorted by key with its ops."""
-    empty = with_op(spec, Layer(PUT, spec.schema.empty_table()))
+    empty = with_op(spec, Layer(PUT, spec.no_rows))
     rows = pa.concat_tables([empty, *(with_op(spec, layer) for layer in fold_run(spec, layers))])
     return sorted_by_key(spec, rows)

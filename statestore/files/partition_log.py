@@ -12,7 +12,8 @@ from functools import partial
 
 from tidestate.statestore.files.compaction import live_levels, plan
 from tidestate.statestore.files.folding import BAND_SHARE, LevelFolder
-from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName, levels_of
+from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName, files_by_table, levels_of
+from tidestate.statestore.files.resident import fold_small, grow, is_small
 from tidestate.statestore.files.segments import write_segments
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import StoreConfig
@@ -45,33 +46,50 @@ class PartitionLog:
         asked = {table: part.expire for table, part in changes.items() if part.expire is not None}
         expired = base.expired | {table: max(bound, base.expired.get(table, bound)) for table, bound in asked.items()}
         files: list[FileRef] = []
-        wrote, floor = False, base.floor
+        wrote, floor, by_table = False, base.floor, files_by_table(base.files)
         for spec in self.specs:
+            own, bound = by_table.get(spec.name, []), expired.get(spec.name)
             with self.folding():
-                kept, folded = self._folded(spec, base, expired, sequence)
+                kept, folded = self._folded(spec, own, bound, sequence)
             floor = max(floor, folded)
-            files += kept
-            if layers := admitted.get(spec.name):
+            layers, written = admitted.get(spec.name, []), list[FileRef]()
+            if layers:
                 name = self._name(sequence, sequence, sequence, self.attempt, base.lineage)
-                files += write_segments(self.objects, spec, layers, name)
+                written = write_segments(self.objects, spec, layers, name)
                 wrote = True
+            if self._decoded and (written or len(kept) != len(own)):
+                # A fold has kept what it left; else only files whose rows have expired are gone.
+                before = kept if folded else own
+                grow(self.objects, spec, before, kept + written, layers, bound, self.config.budget_bytes)
+            files += kept + written
         lineage, sequence = (self.attempt, sequence) if wrote else (base.lineage, base.sequence)
         return PartitionState(tuple(files), expired, lineage, sequence, floor)
 
+    @property
+    def _decoded(self) -> bool:
+        """Whether small tables stay decoded for the next step: of a store that has no rows of its own."""
+        return self.config.name == "parquet"
+
     def _folded(
-        self, spec: TableSpec, base: PartitionState, expired: dict[str, int], sequence: int
+        self, spec: TableSpec, own: Sequence[FileRef], bound: int | None, sequence: int
     ) -> tuple[list[FileRef], int]:
-        """The table's live files, folded where it is time; and up to which sequence they now are."""
-        bound, floor = expired.get(spec.name), 0
-        levels = live_levels(levels_of([ref for ref in base.files if ref.table == spec.name]), spec, bound)
+        """The live ones of a table's ``own`` files, folded where it is time; and up to which sequence they now are, 0
+        where nothing was folded.
+        """
+        floor, budget_bytes = 0, self.config.budget_bytes
+        levels = live_levels(levels_of(own), spec, bound)
         named = partial(self._named, sequence)
-        folder = LevelFolder(self.objects, spec, bound, self.config.budget_bytes // BAND_SHARE, named)
+        folder = LevelFolder(self.objects, spec, bound, budget_bytes // BAND_SHARE, named)
         for fold in plan(levels, self.config, self.partition, spec):
             picked = levels[fold.first : fold.last]
             floor = max(floor, *(ref.last for level in picked for ref in level))
             # Nothing lies below the oldest level, so nothing there needs hiding: what is left is a snapshot.
             lowest = fold.first == 0
-            if fold.piece is None:
+            if self._decoded and fold.piece is None and picked == levels and is_small(own, budget_bytes):
+                name, block_bytes = named([ref for level in picked for ref in level]), folder.most_in_block
+                snapshot = fold_small(self.objects, spec, own, name, bound, budget_bytes, block_bytes)
+                made = [tuple(snapshot)] if snapshot else []
+            elif fold.piece is None:
                 made = folder.whole(picked, lowest=lowest)
             else:
                 made = folder.piece(picked, fold.piece, lowest=lowest)

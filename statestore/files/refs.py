@@ -84,6 +84,14 @@ def common_bounds(states: Sequence[PartitionState]) -> dict[str, int]:
     return {table: min(one.expired[table] for one in states) for table in sorted(tables)}
 
 
+def files_by_table(files: Sequence[FileRef]) -> dict[str, list[FileRef]]:
+    """The files of each table, in their order."""
+    tables: dict[str, list[FileRef]] = {}
+    for ref in files:
+        tables.setdefault(ref.table, []).append(ref)
+    return tables
+
+
 def levels_of(files: Sequence[FileRef]) -> list[Level]:
     """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
     return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]

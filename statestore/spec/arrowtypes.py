@@ -130,15 +130,24 @@ def _family(kind: pa.DataType) -> str:
     return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), type_text(kind))
 
 
+_TIMES, _DATES, _INTEGERS = pa.timestamp("us").id, pa.date32().id, pa.int64().id
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+_POSITIONS = frozenset([_TIMES, _DATES, *(kind.id for kind in _WHOLE)])
+
+
 def is_position(kind: pa.DataType) -> bool:
     """Whether values of this type are whole numbers of 64 bits on a line: what an expiry column needs."""
-    is_whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-    return bool(is_whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
+    return kind.id in _POSITIONS
 
 
 def positions(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     """A column of integers, times or dates as int64, in its own unit."""
-    if pa.types.is_date32(column.type):
+    kind = column.type.id
+    if kind in (_TIMES, _INTEGERS) and not column.null_count:
+        # As a cast does it, of which a step over few rows makes hundreds: at a tenth of its cost.
+        numbers = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+        return numbers.view(np.int64)
+    if kind == _DATES:
         column = column.cast(pa.int32())
     values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return values

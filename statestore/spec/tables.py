@@ -195,6 +195,11 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return pa.schema([pa.field(c.name, c.arrow) for c in self.key])
 
     @cached_property
+    def no_rows(self) -> pa.Table:
+        """A table of this schema without rows: Arrow makes it column by column, and a step asks for hundreds."""
+        return self.schema.empty_table()
+
+    @cached_property
     def grouped(self) -> frozenset[str]:
         """Value columns that combine in a group."""
         return frozenset(name for group in self.groups for name in group.columns)

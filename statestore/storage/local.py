@@ -106,7 +106,7 @@ class LocalStorage:
     def local_version(self, path: str) -> tuple[int, ...] | None:
         """Size, times and number of a file, which differ once it is replaced; None where there is none."""
         with storage_errors(path):
-            return file_version(self._root / path)
+            return file_version(f"{self._root}/{path}")  # asked of each file that a step opens: no `Path` is made
 
     def size(self, path: str) -> int:
         """The size of a file in bytes. Raises `NotFoundError`."""
@@ -241,10 +241,10 @@ def _working_folder() -> str:
         ) from None
 
 
-def file_version(file: Path) -> tuple[int, ...] | None:
+def file_version(file: str | Path) -> tuple[int, ...] | None:
     """What changes when a local file is replaced or written to; None where there is none."""
     try:
-        found = file.stat()
+        found = os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns

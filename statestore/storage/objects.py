@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -253,6 +254,7 @@ def _scheme(url: str) -> str:
     return "file" if is_local(url) else url.rpartition("://")[0]
 
 
+@lru_cache(maxsize=4096)
 def _below(path: str) -> str:
     """``path`` without detours; the root itself is an empty one."""
     parts = PurePosixPath(path)

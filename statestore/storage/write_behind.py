@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.sink import ObjectSink
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 WRITES_AT_ONCE = 32
 """Threads of a process that write, for all blocks together."""
+SPOOLED_BYTES = 1 << 20
+"""What a `writer` is given may wait in memory up to this, to be written behind."""
 BEHIND_BYTES = 32 << 20
 """What may be waiting to be written; a larger object is written at once."""
+
+
+class _Spool(io.RawIOBase):
+    """Bytes in memory while they are few, else where ``begin`` says."""
+
+    def __init__(self, begin: Callable[[], ObjectSink]) -> None:
+        super().__init__()
+        self._begin, self.small = begin, io.BytesIO()
+        self.large: ObjectSink | None = None
+
+    def write(self, data: Any) -> int:
+        """Take all of ``data``. Raises what the writer of a large object raises."""
+        view = memoryview(data)
+        if self.large is None and self.small.tell() + view.nbytes > SPOOLED_BYTES:
+            self.large = self._begin()
+            self.large.write(self.small.getbuffer())
+        (self.small if self.large is None else self.large).write(view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Hand on what a large object has buffered."""
+        if self.large is not None:
+            self.large.flush()
 
 
 @cache
@@ -56,6 +84,16 @@ class WriteBehind(Objects):
             return
         self._begun.append((size, _writers().submit(super().put, path, data)))
         self._bytes += size
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[ObjectSink]:
+        """As `Objects.writer`; what stays small is `put` at the end."""
+        with ExitStack() as large:
+            spool = _Spool(lambda: large.enter_context(super(WriteBehind, self).writer(path)))
+            sink = ObjectSink(cast(IO[bytes], spool), path)
+            yield sink
+            if spool.large is None:
+                self.put(path, spool.small.getvalue())
 
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
         try:

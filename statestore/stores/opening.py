@@ -68,7 +68,8 @@ def open_store(
 
 
 def _files(config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> ParquetStore:
-    return ParquetStore(specs, objects, base, budget_bytes=config.budget_bytes)
+    own = config.name == "parquet"  # another store reads the files once, and has the rows then
+    return ParquetStore(specs, objects, base, budget_bytes=config.budget_bytes, stays_decoded=own)
 
 
 _memory: dict[str, MemoryStore] = {}

@@ -19,7 +19,8 @@ import pyarrow as pa
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.files.filetable import FileTable, RowSource, Segment, open_sources
 from tidestate.statestore.files.folding import BAND_SHARE, fold_into
-from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
+from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName, files_by_table
+from tidestate.statestore.files.resident import table_sources
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, check_range
@@ -157,14 +158,21 @@ class ParquetStore(StateStore):
         base: PartitionState = PartitionState(),  # noqa: B008  immutable
         *,
         budget_bytes: int = 256 << 20,
+        stays_decoded: bool = True,
     ) -> None:
+        """``stays_decoded``: small tables do, for the next store on the same files; else all are read once."""
         self._specs = specs_by_name(specs)
         self._budget, self._scratch = budget_bytes, _Scratch()
         self._applied = Applied(base.sequence, base.lineage)
         self._tables: dict[str, ParquetTable] = {}
+        by_table = files_by_table(base.files)
         for name, spec in self._specs.items():
-            own = [ref for ref in base.files if ref.table == name]
-            durable = partial(open_sources, objects, spec, own) if objects is not None else _nothing
+            own = by_table.get(name, ())
+            durable: Callable[..., list[RowSource]] = _nothing
+            if objects is not None and stays_decoded:
+                durable = partial(table_sources, objects, spec, own, budget_bytes)
+            elif objects is not None:
+                durable = partial(open_sources, objects, spec, own)
             changelog = sum(ref.bytes for ref in own if ref.kind == "changelog")
             expired = base.expired.get(name)
             self._tables[name] = ParquetTable(spec, durable, expired, budget_bytes, self._scratch, changelog)

@@ -222,7 +222,7 @@ def fold(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -
     Some or all of those that have ``expired`` may be left out.
     """
     if not layers:
-        return spec.schema.empty_table()
+        return spec.no_rows
     if len(layers) == 1 and layers[0].op == PUT:
         return layers[0].rows
     if not any(layer.op == MERGE for layer in layers):
@@ -233,12 +233,12 @@ def fold(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -
 def parts(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     """Rows that combine to what ``layers`` amount to: a key may repeat, in the order in which its rows combine."""
     if all(layer.op == MERGE for layer in layers) or [layer.op for layer in layers] == [PUT]:
-        return pa.concat_tables([spec.schema.empty_table(), *(layer.rows for layer in layers)])
+        return pa.concat_tables([spec.no_rows, *(layer.rows for layer in layers)])
     if not any(layer.op == MERGE for layer in layers):
         return _newest(spec, layers)[1]
     if layers[0].op == PUT and all(layer.op == MERGE for layer in layers[1:]):
         return pa.concat_tables([layer.rows for layer in layers])  # nothing is hidden
-    return _visible(spec, layers).select(spec.schema.names)
+    return visible(spec, layers).select(spec.schema.names)
 
 
 def fold_run(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
@@ -257,7 +257,7 @@ def fold_run(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _fold_mixed(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
-    rows = _visible(spec, layers, keep_deletes=True)
+    rows = visible(spec, layers, keep_deletes=True)
     based = pc.greater_equal(rows["__base"], 0)
     deleted = pc.equal(rows["__op"], DELETE)
     put = combine(spec, rows.filter(pc.and_(based, pc.invert(deleted))).select(spec.schema.names))
@@ -275,12 +275,12 @@ def _newest(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None
         gone, put = (layers[0].rows, None) if layers[0].op == DELETE else (None, layers[0].rows)
         return (
             spec.key_schema.empty_table() if gone is None else gone,
-            spec.schema.empty_table() if put is None else put,
+            spec.no_rows if put is None else put,
         )
     newest = lasts(*ranks(pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers])))
     puts = np.repeat([layer.op == PUT for layer in layers], [layer.rows.num_rows for layer in layers])
     places, is_put = np.where(puts, np.cumsum(puts), np.cumsum(~puts))[newest] - 1, puts[newest]
-    rows = [spec.schema.empty_table(), *(layer.rows for layer in layers if layer.op == PUT)]
+    rows = [spec.no_rows, *(layer.rows for layer in layers if layer.op == PUT)]
     keys = [spec.key_schema.empty_table(), *(layer.rows for layer in layers if layer.op == DELETE)]
     put, kept = pa.concat_tables(rows), places[is_put]
     if expired is not None and spec.expiry and not put[spec.expiry].null_count:
@@ -289,7 +289,7 @@ def _newest(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None
     return taken(pa.concat_tables(keys), places[~is_put]), taken(put, kept)
 
 
-def _visible(spec: TableSpec, layers: Sequence[Layer], *, keep_deletes: bool = False) -> pa.Table:
+def visible(spec: TableSpec, layers: Sequence[Layer], *, keep_deletes: bool = False) -> pa.Table:
     """Rows not hidden by a newer put or delete, with ``__op`` and ``__base`` (layer of that put, or -1)."""
     parts = [_numbered(spec, layer, index) for index, layer in enumerate(layers)]
     rows = pa.concat_tables(parts)

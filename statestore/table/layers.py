@@ -15,7 +15,7 @@ from tidestate.statestore.spec.changes import PUT, KeyBound, Layer, Lookup, Rang
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import fold, parts
-from tidestate.statestore.table.sorting import lasts, order, search, shared_ranks, taken
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks, taken
 
 SCAN_ROWS = 1 << 16
 """Rows of a batch of a scan."""
@@ -41,6 +41,13 @@ def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
     if rows.num_rows < 2 or not spec.key:
         return rows
     return taken(rows, order(rows.select(spec.key_names)))
+
+
+def distinct_keys(keys: pa.Table) -> pa.Table:
+    """``keys``, each once, in their order. No column has nulls."""
+    numbers, count = ranks(keys)
+    once = keys if count == keys.num_rows else keys.take(pa.array(firsts(numbers, count)))
+    return taken(once, order(once))
 
 
 def cut(layer: Layer, keys: KeyRange) -> Layer:
@@ -118,6 +125,8 @@ def is_settled(layers: Sequence[Layer]) -> bool:
 
 FEW_SHARE = 16
 """Few enough keys among many rows to ask of each row whether it has one, rather than number them all: a 16th."""
+NUMBERED_ROWS = 4000
+"""Up to so many rows, to number their keys costs less than a join of Arrow's."""
 OVERLAY_SHARE = 64
 """Few enough rows over a large ordered layer to be put into their places one by one: a 64th of it."""
 
@@ -165,7 +174,7 @@ def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: in
     wanted = spec.conform_keys(keys)
     asked = wanted.drop_null()
     if not asked.num_rows or not layers:
-        return align(spec, wanted, spec.schema.empty_table())
+        return align(spec, wanted, spec.no_rows)
     selected = matching(rows_between(layers, extent(asked)), asked)
     return align(spec, wanted, folded(spec, selected, expired))
 
@@ -183,7 +192,8 @@ def matching(layers: Sequence[Layer], keys: pa.Table) -> list[Layer]:
     names = keys.column_names
     if not names or not layers:
         return list(layers)
-    if keys.num_rows * FEW_SHARE < sum(layer.rows.num_rows for layer in layers):
+    many = sum(layer.rows.num_rows for layer in layers)
+    if many > NUMBERED_ROWS and keys.num_rows * FEW_SHARE < many:
         selected = [Layer(layer.op, _semi_join(layer.rows, keys, names), layer.ordered) for layer in layers]
     else:
         (asked, *of_layers), count = shared_ranks([keys, *(layer.rows.select(names) for layer in layers)])

@@ -72,7 +72,7 @@ class Overlay(TableView):
         """Reads all rows of the range at once, unless nothing has changed."""
         if self._unchanged:
             return self._below.scan(keys, reverse=reverse, folded=folded)
-        stored = [self._spec.schema.empty_table(), *self._below.scan(keys)]
+        stored = [self._spec.no_rows, *self._below.scan(keys)]
         layers = [Layer(PUT, pa.concat_tables(stored), ordered=True), *self._layers]
         keys = check_range(self._spec, keys)
         if not folded:

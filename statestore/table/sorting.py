@@ -21,6 +21,8 @@ from tidestate.statestore.spec.arrowtypes import is_position, positions
 BITS = 64
 FEW_ROWS = 2000
 """Below this, sorting key by key costs less than packing."""
+SORTED_ROWS = 256
+"""Up to so many rows, to sort them costs less than to find how far their values lie apart."""
 ROOM = 4
 """Places of an array per row, up to which numbers are looked up in it."""
 LARGEST = 2**63 - 1
@@ -56,6 +58,8 @@ def ranks(keys: pa.Table) -> tuple[Numbers, int]:
     codes, span = np.zeros(keys.num_rows, np.int64), 1
     if not keys.num_rows:
         return codes, 0
+    if keys.num_rows <= SORTED_ROWS and all(is_position(one.type) and not one.null_count for one in keys.columns):
+        return _ranks_of_few([positions(column) for column in keys.columns], keys.num_rows)
     for column in keys.columns:
         digits, size = _numbers(column)
         if span * size > LARGEST:
@@ -65,6 +69,19 @@ def ranks(keys: pa.Table) -> tuple[Numbers, int]:
         codes = codes * size + digits if span > 1 else digits
         span *= size
     return closed_up(codes, span)
+
+
+def _ranks_of_few(columns: Sequence[Numbers], rows: int) -> tuple[Numbers, int]:
+    """`ranks` of few rows of whole numbers: sorted at once, and numbered where one differs from that before it."""
+    by_key = np.lexsort(columns[::-1]) if columns else np.arange(rows)
+    begins = np.zeros(rows, bool)
+    for values in columns:
+        ordered = values[by_key]
+        begins[1:] |= ordered[1:] != ordered[:-1]
+    ranked = np.cumsum(begins)
+    numbers = np.empty(rows, np.int64)
+    numbers[by_key] = ranked
+    return numbers, int(ranked[-1]) + 1
 
 
 def shared_ranks(tables: Sequence[pa.Table]) -> tuple[list[Numbers], int]:

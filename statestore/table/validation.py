@@ -17,6 +17,7 @@ from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, R
 from tidestate.statestore.spec.lists import list_values
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.layers import clustered
+from tidestate.statestore.table.sorting import ranks
 
 _T = TypeVar("_T")
 
@@ -128,11 +129,12 @@ def _layer(spec: TableSpec, layer: Layer) -> Layer:
             code="table-expiry-merge",
             table=spec.name,
         )
-    _limit("bytes of one change to a table", rows.nbytes, CHANGE_BYTES, table=spec.name)
+    size = rows.nbytes
+    _limit("bytes of one change to a table", size, CHANGE_BYTES, table=spec.name)
     _check_keys(spec, rows)
     if layer.op == PUT:
         _check_unique(spec, rows)
-    if rows.nbytes > KEY_BYTES:  # the least limit of a row: within it together, rows need no closer look
+    if size > KEY_BYTES:  # the least limit of a row: within it together, rows need no closer look
         _check_sizes(spec, rows, with_values=layer.op != DELETE)
     return Layer(layer.op, clustered(rows))
 
@@ -158,7 +160,7 @@ def _check_keys(spec: TableSpec, rows: pa.Table) -> None:
 
 
 def _check_unique(spec: TableSpec, rows: pa.Table) -> None:
-    distinct = rows.select(spec.key_names).group_by(spec.key_names, use_threads=False).aggregate([]).num_rows
+    _, distinct = ranks(rows.select(spec.key_names))
     if distinct != rows.num_rows and rows.num_rows:
         raise UsageError(
             "a key may occur once in the rows to put: fold the rows first",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidestate.statestore.files import footers
+from tidestate.statestore.files.resident import clear_residents
 from tidestate.statestore.storage import local
 from tidestate.statestore.stores import opening
 
@@ -75,3 +76,4 @@ def forget() -> None:
     opening._memory.clear()
     local._settled.clear()
     footers.clear_footers()
+    clear_residents()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from tools.bench import alone, memory, partitions, restart
+from tools.bench import alone, memory, partitions, restart, small
 from tools.bench.bids import Bids
 from tools.bench.footprint import written
 from tools.bench.sides import Sides, Task
@@ -193,6 +193,24 @@ def _few_changes(setting: Setting) -> Measured:
     return Measured(changed / ours_s, changed / theirs_s, ours_s / theirs_s, detail={"changed": changed, "of": many})
 
 
+def _small_ms(job: str) -> Case:
+    def measure(setting: Setting) -> Measured:
+        batches, aim = small.measured(job, warm=5 if setting.small else 70), small.SMALL_JOBS[job].aim_ms
+        return Measured(batches.ms, aim, batches.ms / aim, detail={"batches": batches})
+
+    return Case(
+        f"small batches, one process: {job}", f"{small.SMALL_JOBS[job].aim_ms} ms a batch", "<= 1", measure, "ms"
+    )
+
+
+def _small_files(job: str) -> Case:
+    def measure(setting: Setting) -> Measured:
+        batches = small.measured(job, warm=5 if setting.small else 70)
+        return Measured(batches.files, small.AIM_FILES, batches.files / small.AIM_FILES)
+
+    return Case(f"small batches, one process: {job}", f"{small.AIM_FILES} a checkpoint", "<= 1", measure, "files")
+
+
 MILLION = 1_000_000
 CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
@@ -246,6 +264,8 @@ CASES = (
     Case("standalone sessions, 100,000 keys", "numpy alone, each batch", ">= 0.5", _alone(100_000, sessions=True)),
     Case("batches of 200 rows, 4 partitions", ROCKSDB, ">= 2.5", _smallest(4, 6, 30)),
     Case("batches of 200 rows, 64 partitions", ROCKSDB, ">= 5", _smallest(64, 3, 15)),
+    *(_small_ms(job) for job in small.SMALL_JOBS),
+    *(_small_files(job) for job in small.SMALL_JOBS),
     Case(
         "restart with 10 million rows, first batch",
         "itself with 1 million",

@@ -41,6 +41,7 @@ from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.files import footers
+from tidestate.statestore.files.resident import clear_residents
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage import local
@@ -328,6 +329,7 @@ def _forget() -> None:
     opening._memory.clear()
     local._settled.clear()
     footers.clear_footers()
+    clear_residents()
 
 
 def _memory() -> str | None:

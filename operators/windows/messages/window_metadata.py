@@ -272,7 +272,7 @@ def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:
 
 
 def _all(spec: TableSpec, view: StateView, low: tuple[int] | None, high: tuple[int] | None) -> pa.Table:
-    return pa.concat_tables([spec.schema.empty_table(), *view[spec.name].scan(key_range(low, high))])
+    return pa.concat_tables([spec.no_rows, *view[spec.name].scan(key_range(low, high))])
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -23,6 +23,7 @@ from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers
 from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.resident import clear_residents
 from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -96,6 +97,7 @@ def spark_root() -> tuple[Path, Mapping[str, bytes]]:
 def placed(root: Path, path: str, data: bytes) -> None:
     """Put bytes in the place of a file."""
     footers.clear_footers()
+    clear_residents()
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.storage import write_behind
 from tidestate.statestore.storage.objects import Objects
@@ -116,3 +117,32 @@ def test_blocks_after_each_other_share_their_threads_and_a_fork_has_its_own(tmp_
     child.start()
     child.join(30)
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 30], ids=["small", "large"])
+def test_what_a_writer_is_given_is_there_at_the_end(tmp_path: Path, pieces: int) -> None:
+    """Small, it is put with the others; large, it goes to the disk as it comes."""
+    piece = bytes(range(256)) * 400
+    with WriteBehind(tmp_path) as objects:
+        with objects.writer("a/b") as sink:
+            for _ in range(pieces):
+                sink.write(piece)
+            sink.flush()
+        if pieces > 1:
+            assert (tmp_path / "a/b").stat().st_size == sink.bytes
+    assert Objects(tmp_path).read("a/b") == piece * pieces
+    assert (sink.bytes, sink.checksum) == (len(piece) * pieces, checksum(piece * pieces))
+
+
+@pytest.mark.parametrize("pieces", [1, 30], ids=["small", "large"])
+def test_nothing_is_under_the_name_after_an_error(tmp_path: Path, pieces: int) -> None:
+    with WriteBehind(tmp_path) as objects, pytest.raises(RuntimeError):
+        write_and_fail(objects, pieces)
+    assert Objects(tmp_path).names("a") == []
+
+
+def write_and_fail(objects: Objects, pieces: int) -> None:
+    with objects.writer("a/b") as sink:
+        for _ in range(pieces):
+            sink.write(bytes(100_000))
+        raise RuntimeError
