@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,8 @@ def main(jars: str, folder: str, format: str, form: str, step: str) -> None:
     tables.open()
     try:
         WITHDRAWAL_STEPS[step](tables)
-    except AssertionError as error:
-        say("compared", wrong=f"{error!r}"[:2000])
+    except AssertionError:
+        say("compared", wrong=traceback.format_exc()[-2000:])
     else:
         say("compared", wrong="")
     say("done")
