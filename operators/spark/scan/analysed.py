@@ -35,13 +35,16 @@ class StreamColumn:
 
 @dataclass(frozen=True)
 class StreamRelation:
-    """A source: its number in Spark's log, the class that reads it, and the columns of the stream."""
+    """A source: its number in Spark's log, the class that reads it, and the columns of the stream; ``partitions``:
+    the names of those whose values are in the paths of its files, from the top.
+    """
 
     source: int
     format: str
     options: Mapping[str, str]
     columns: tuple[StreamColumn, ...]
-    partitioned: bool = False
+    partitions: tuple[str, ...] = ()
+    bucketed: bool = False
     table: bool = False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.files import FileRange, divide
-from tidestate.recovery.log.input_files import path_of
+from tidestate.operators.spark.scan.located import InputFiles
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
-from tidestate.recovery.spark.spark_log import is_data_file, local_file
 
 log = logging.getLogger("tidestate")
 
@@ -40,16 +39,20 @@ class DirectBatch:
 
 
 class BatchScans:
-    """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known.
+    """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known. ``root``
+    is that of the job.
 
     After a batch whose files needed the JVM one batch is read by Spark without a try, then two, four and so on: a try
     costs a small Spark job.
     """
 
-    def __init__(self, stream: DataFrame, budget_bytes: int, refusal: str | None = None) -> None:
+    def __init__(
+        self, stream: DataFrame, platform: Platform, root: str, budget_bytes: int, refusal: str | None = None
+    ) -> None:
         self._plan = analysed_plan(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
+        self._files = InputFiles(root, platform.file_stamp)
         self._pause = self._paused = 0
         self._reason, self._logged = "", set[str]()
 
@@ -67,7 +70,7 @@ class BatchScans:
         if self._paused:
             self._paused -= 1
             return None
-        found = _located(self._decided, files)
+        found = self._files.of(self._decided, files)
         self._reason = found if isinstance(found, str) else ""
         if isinstance(found, str):
             return None
@@ -86,22 +89,3 @@ class BatchScans:
             self._logged.add(reason)
             log.info("spark reads the input, as the tasks cannot: %s", reason)
         return Scan(direct=False, reason=reason)
-
-
-def _located(scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[tuple[int, str, int]] | str:
-    """The branch, local path and size of each file; or why Spark must read them."""
-    found = []
-    for number, branch in enumerate(scan.branches):
-        for url in map(path_of, files.get(str(branch.source), ())):
-            file = local_file(url)
-            if file is None:
-                return "the files are not local"
-            if any("=" in part for part in file.parts[:-1]):
-                return "the files lie in folders with = in the name, which may be partitions"
-            try:
-                size = os.stat(file).st_size
-                if size > 0 and is_data_file(file.name):
-                    found.append((number, str(file), size))
-            except OSError as error:
-                return f"{type(error).__name__}: {file.name}"
-    return found or "no file of the batch has rows"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamRelation
@@ -45,6 +45,10 @@ SCANNED = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
 )
+IN_PATHS = frozenset({"string", "int", "bigint", "date"})
+"""Types of partition columns whose values every Spark reads in the same way, see `folders`."""
+PATTERN = frozenset("{}[]*?\\")
+"""Characters by which Spark takes the path of a stream for a pattern."""
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 ORDERED = frozenset({*INTEGERS, "string", "date", "timestamp", "timestamp_ntz"})
 """Types that Arrow and Spark order in the same way."""
@@ -58,6 +62,23 @@ class FileColumn:
 
     name: str
     type: str
+
+
+PathValue: TypeAlias = str | int | None
+"""The value of a partition column: a text, a whole number, or a date as days since 1970."""
+
+
+@dataclass(frozen=True)
+class PathColumn:
+    """A column whose value is in the path of each file: the partition column of this ``number``."""
+
+    name: str
+    type: str
+    number: int
+
+
+ReadColumn: TypeAlias = FileColumn | PathColumn
+"""A column of a source."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,11 @@ class Condition:
 
     kind: str
     inside: tuple[Condition, ...] = ()
-    column: FileColumn | None = None
+    column: ReadColumn | None = None
     values: tuple[Any, ...] = ()
 
     @property
-    def columns(self) -> Iterator[FileColumn]:
+    def columns(self) -> Iterator[ReadColumn]:
         """The columns that it reads."""
         if self.column is not None:
             yield self.column
@@ -88,11 +109,15 @@ class Condition:
 
 @dataclass(frozen=True)
 class Branch:
-    """One source: what each column of the output is, and which rows are kept."""
+    """One source: what each column of the output is, and which rows are kept. ``folder``: where its files are, as
+    Spark was told, with its ``partitions`` below.
+    """
 
     source: int
-    values: tuple[FileColumn | Constant, ...]
+    values: tuple[ReadColumn | Constant, ...]
     filters: tuple[Condition, ...] = ()
+    folder: str = ""
+    partitions: tuple[PathColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,17 +194,33 @@ def _relation(relation: StreamRelation) -> _Output:
         raise _Unsupported(f"the source is {_short(relation.format)}")
     if strange := sorted(set(map(str.lower, relation.options)) - OPTIONS):
         raise _Unsupported(f"the option {strange[0]} of the source")
-    if relation.partitioned or relation.table:
-        raise _Unsupported("the source is a table" if relation.table else "the source has partition columns")
+    if relation.bucketed or relation.table:
+        raise _Unsupported("the source is a table" if relation.table else "the source has buckets")
     for column in relation.columns:
         if set(column.metadata) - {"comment"}:
             raise _Unsupported(f"the column {column.name} has a default or another attribute")
     lower = [column.name.lower() for column in relation.columns]
     if len(set(lower)) < len(lower):
         raise _Unsupported("two columns differ only in case")
-    values = tuple(FileColumn(column.name, column.type) for column in relation.columns)
+    folder, partitions = _folders(relation)
+    paths = {column.name: column for column in partitions}
+    values = tuple(paths.get(column.name) or FileColumn(column.name, column.type) for column in relation.columns)
     ids = tuple(column.id for column in relation.columns)
-    return _Output(ids, tuple(column.name for column in relation.columns), (Branch(relation.source, values),))
+    branch = Branch(relation.source, values, folder=folder, partitions=partitions)
+    return _Output(ids, tuple(column.name for column in relation.columns), (branch,))
+
+
+def _folders(relation: StreamRelation) -> tuple[str, tuple[PathColumn, ...]]:
+    """The folder of a stream of files, and its partition columns."""
+    options = {name.lower(): value for name, value in relation.options.items()}
+    folder, types = options.get("path", ""), {column.name: column.type for column in relation.columns}
+    for name in relation.partitions:
+        if types.get(name) not in IN_PATHS:
+            raise _Unsupported(f"the partition column {name} has the type {types.get(name, 'of no column')}")
+    # Below a pattern Spark takes each folder with files for a base, and no name of a folder for a value.
+    if relation.partitions and (not folder or not PATTERN.isdisjoint(folder)):
+        raise _Unsupported("the source has partition columns below a pattern")
+    return folder, tuple(PathColumn(name, types[name], number) for number, name in enumerate(relation.partitions))
 
 
 def _projected(below: _Output, expressions: Sequence[Expression]) -> _Output:
@@ -191,7 +232,7 @@ def _projected(below: _Output, expressions: Sequence[Expression]) -> _Output:
     return _Output(ids, tuple(one.name for one in expressions), tuple(branches))
 
 
-def _value(there: Mapping[int, FileColumn | Constant], expression: Expression) -> FileColumn | Constant:
+def _value(there: Mapping[int, ReadColumn | Constant], expression: Expression) -> ReadColumn | Constant:
     while expression.kind == "named":
         (expression,) = expression.inside
     if expression.kind == "column":
@@ -212,7 +253,7 @@ def _filtered(ids: Sequence[int], branch: Branch, conditions: Sequence[Expressio
     return replace(branch, filters=(*branch.filters, *(_condition(there, one) for one in conditions)))
 
 
-def _condition(there: Mapping[int, FileColumn | Constant], one: Expression) -> Condition:
+def _condition(there: Mapping[int, ReadColumn | Constant], one: Expression) -> Condition:
     if one.kind in ("and", "or", "not"):
         return Condition(one.kind, tuple(_condition(there, inner) for inner in one.inside))
     if one.kind == "column":
@@ -235,10 +276,10 @@ def _condition(there: Mapping[int, FileColumn | Constant], one: Expression) -> C
 
 
 def _compared(
-    there: Mapping[int, FileColumn | Constant], one: Expression, types: frozenset[str] | set[str] | None
-) -> FileColumn:
+    there: Mapping[int, ReadColumn | Constant], one: Expression, types: frozenset[str] | set[str] | None
+) -> ReadColumn:
     column = there.get(one.id) if one.kind == "column" else None
-    if not isinstance(column, FileColumn):
+    if column is None or isinstance(column, Constant):
         raise _Unsupported(f"a filter uses {_short(one.kind)} where a column of the files can be")
     if types is not None and column.type not in types:
         raise _Unsupported(f"a filter on the column {column.name} of type {column.type}")

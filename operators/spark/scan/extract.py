@@ -97,7 +97,8 @@ class _Walk:
             str(data.providingClass().getName()),
             entries_of(data.options()),
             tuple(self._column(one) for one in elements_of(leaf.output())) if self._columns else (),
-            partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
+            tuple(map(str, elements_of(data.sourceInfo().partitionColumns()))),
+            bucketed=bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )
 

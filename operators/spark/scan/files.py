@@ -10,14 +10,14 @@ What a footer may have is listed; anything else needs the JVM. Spark's own reade
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
-from tidestate.operators.spark.scan.decide import FileColumn
+from tidestate.operators.spark.scan.decide import FileColumn, PathValue
 from tidestate.recovery.spark.parquet_types import is_written_as
 from tidestate.statestore.spec.tables import TIME
 
@@ -163,6 +163,18 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     return min(map(_start, chunks)) + sum(one.total_compressed_size for one in chunks) // 2
 
 
+def spans(group: pq.RowGroupMetaData, places: Iterable[int]) -> list[tuple[int, int]]:
+    """The bytes of some columns of a row group, from the first to the last: ranges that are close are one."""
+    found: list[tuple[int, int]] = []
+    for start, chunk in sorted((_start(group.column(place)), place) for place in places):
+        end = start + group.column(chunk).total_compressed_size
+        if found and start <= found[-1][1] + HOLE_BYTES:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
 def _start(chunk: pq.ColumnChunkMetaData) -> int:
     return min(_offsets(chunk))
 
@@ -174,6 +186,8 @@ def _offsets(chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
 
 
 MIB = 1 << 20
+HOLE_BYTES = MIB
+"""In remote storage it is cheaper to read so many bytes for nothing than to ask once more."""
 OPENING_BYTES = 4 * MIB
 """A file costs as much as reading so many bytes, as in Spark's ``openCostInBytes``."""
 LEAST_BYTES, MOST_BYTES, TASKS = 16 * MIB, 128 * MIB, 32
@@ -184,18 +198,26 @@ RANGE_BYTES = 64 * MIB
 
 @dataclass(frozen=True, order=True)
 class FileRange:
-    """Bytes ``[start, end)`` of a file of ``size`` bytes, which one branch of the plan reads. ``path`` is local."""
+    """Bytes ``[start, end)`` of a file, which one branch of the plan reads."""
 
     branch: int
     path: str
+    """A local path, or what follows ``root``."""
     start: int
     end: int
     size: int
+    """Of the whole file."""
+    root: str = ""
+    """The bucket of a file in remote storage, with the options by which it is reached."""
+    version: str = ""
+    """Of a file in remote storage: what its storage calls its bytes of when it was looked at."""
+    values: tuple[PathValue, ...] = ()
+    """Of the branch's partition columns."""
 
 
-def divide(files: Iterable[tuple[int, str, int]]) -> tuple[tuple[FileRange, ...], ...]:
-    """The ranges of each task, in order; ``files``: the branch, path and size of each."""
-    ranges = [one for file in sorted(files) for one in _ranges(*file)]
+def divide(files: Iterable[FileRange]) -> tuple[tuple[FileRange, ...], ...]:
+    """The ranges of each task, in order, of whole files."""
+    ranges = [part for file in sorted(files, key=_order) for part in _parts(file)]
     weight = sum(_weight(one) for one in ranges)
     most = min(max(weight // TASKS, LEAST_BYTES), MOST_BYTES)
     tasks: list[list[FileRange]] = []
@@ -215,9 +237,13 @@ def row_groups(middles: Sequence[int], one: FileRange) -> list[int]:
     return [number for number, middle in enumerate(within) if one.start <= middle < one.end]
 
 
-def _ranges(branch: int, path: str, size: int) -> list[FileRange]:
-    starts = range(0, size, RANGE_BYTES) or [0]
-    return [FileRange(branch, path, start, min(start + RANGE_BYTES, size), size) for start in starts]
+def _order(file: FileRange) -> tuple[int, str, str, int]:
+    return file.branch, file.root, file.path, file.size
+
+
+def _parts(file: FileRange) -> list[FileRange]:
+    starts = range(0, file.size, RANGE_BYTES) or [0]
+    return [replace(file, start=start, end=min(start + RANGE_BYTES, file.size)) for start in starts]
 
 
 def _weight(one: FileRange) -> int:
