@@ -19,8 +19,8 @@ from tidestate.statestore.storage.seekable import SeekableFile
 
 REQUEST_BYTES = 8 << 20
 """The most that one request asks for, where several are made at once."""
-REQUESTS = 4
-"""The most requests for one file at a time."""
+REQUESTS = 8
+"""The most requests of a process at a time, for one reader."""
 
 
 class ForeignFiles:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
-from tidestate.operators.spark.platform import Platform
-from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.scan.analysed import ReaderSettings
+from tidestate.operators.spark.scan.decide import DELTA, DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.files import FileRange, divide
 from tidestate.operators.spark.scan.located import InputFiles
 from tidestate.recovery.log.manifest import Scan
@@ -52,7 +53,10 @@ class BatchScans:
         self._plan = analysed_plan(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
-        self._files = InputFiles(root, platform.file_stamp)
+        self._files, self._platform = InputFiles(root, platform.file_stamp), platform
+        self._settings = ReaderSettings()
+        relations = [step.relation for step in self._plan.steps()] if self._plan is not None else []
+        self._has_tables = any(relation is not None and relation.format == DELTA for relation in relations)
         self._pause = self._paused = 0
         self._reason, self._logged = "", set[str]()
 
@@ -63,18 +67,40 @@ class BatchScans:
         if self._decided is None and self._plan is not None:
             from tidestate.operators.spark.scan.extract import reader_settings  # py4j, which no client of Connect has
 
-            self._decided = decide(self._plan, reader_settings(session))
+            self._settings = reader_settings(session)
+            self._decided = decide(self._plan, self._settings)
         if not isinstance(self._decided, DirectScan):
             self._reason = self._decided.reason if self._decided is not None else ""
             return None
         if self._paused:
             self._paused -= 1
             return None
-        found = self._files.of(self._decided, files)
+        found = self._of_tables(session) if self._has_tables else self._of_files(self._decided, files)
         self._reason = found if isinstance(found, str) else ""
-        if isinstance(found, str):
-            return None
-        return DirectBatch(self._decided, divide(found), self._row_group_bytes)
+        return None if isinstance(found, str) else found
+
+    def _of_files(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> DirectBatch | str:
+        found = self._files.of(scan, files)
+        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
+
+    def _of_tables(self, session: SparkSession) -> DirectBatch | str:
+        """A batch of a stream of tables: which files it has only the plan says by which Spark would read it."""
+        from tidestate.operators.spark.scan.extract import plan_of_batch
+
+        try:
+            plan = plan_of_batch(self._platform.session, session)
+        except SPARK_ERRORS as error:
+            return f"the plan of the batch is not known: {str(error).partition(chr(10))[0]}"
+        if isinstance(plan, str):
+            return plan
+        scan = decide(plan, self._settings)
+        if isinstance(scan, Fallback):
+            return scan.reason
+        relations = [step.relation for step in plan.steps() if step.relation is not None]
+        if any(relation.delta is None for relation in relations):
+            return "the stream has a table and files"
+        found = self._files.of_tables(scan, {relation.source: relation for relation in relations})
+        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
 
     def outcome(self, needs_jvm: str | None, *, in_driver: bool) -> Scan:
         """How the batch was read; ``needs_jvm``: why a task could not read its files. A new reason is logged."""

@@ -10,20 +10,29 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tidestate.operators.spark.plain_types import decimal_of
-from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamRelation
+from tidestate.operators.spark.scan.analysed import (
+    Expression,
+    PlanStep,
+    ReaderSettings,
+    StreamColumn,
+    StreamRelation,
+)
 
 PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+DELTA = "org.apache.spark.sql.delta.sources.DeltaDataSource"
+"""A table whose connector says in the plan of each batch which files it has."""
 REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 REQUIRED = {
     "spark.sql.parquet.mergeSchema": "false",
     "spark.sql.parquet.binaryAsString": "false",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.caseSensitive": "false",
 }
-"""Spark's defaults. Another value changes what its reader returns."""
+"""Spark's defaults. Another value changes what its reader returns. Not among them: ids of fields, which connectors of
+tables switch on for their session, change nothing for columns that have none, and those with one are refused.
+"""
 OPTIONS = frozenset(
     {
         "path",
@@ -41,10 +50,17 @@ OPTIONS = frozenset(
     }
 )
 """Options of a stream that decide which files are in a batch, not how they are read."""
+OPTIONS_OF_DELTA = frozenset(
+    {"path", "maxfilespertrigger", "maxbytespertrigger", "startingversion", "startingtimestamp", "ignoredeletes"}
+    | {"ignorechanges", "skipchangecommits", "excluderegex", "failondataloss"}
+)
+"""Those of a stream of a Delta table."""
 SCANNED = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
 )
+NO_SOURCE = -1
+"""The number of a source that has no rows in a batch."""
 IN_PATHS = frozenset({"string", "int", "bigint", "date"})
 """Types of partition columns whose values every Spark reads in the same way, see `folders`."""
 PATTERN = frozenset("{}[]*?\\")
@@ -175,6 +191,8 @@ def _check_settings(settings: ReaderSettings) -> None:
 def _output(step: PlanStep) -> _Output:
     if step.kind == "relation" and step.relation is not None:
         return _relation(step.relation)
+    if step.kind == "empty":
+        return _of_columns(step.columns, Branch(NO_SOURCE, ()))
     if step.kind == "alias":
         return _output(step.below[0])
     if step.kind == "project":
@@ -190,24 +208,34 @@ def _output(step: PlanStep) -> _Output:
 
 
 def _relation(relation: StreamRelation) -> _Output:
-    if relation.format != PARQUET:
+    if relation.format == DELTA:
+        _check_options(relation, OPTIONS_OF_DELTA)
+    elif relation.format != PARQUET:
         raise _Unsupported(f"the source is {_short(relation.format)}")
-    if strange := sorted(set(map(str.lower, relation.options)) - OPTIONS):
+    else:
+        _check_options(relation, OPTIONS)
+        if relation.bucketed or relation.table:
+            raise _Unsupported("the source is a table" if relation.table else "the source has buckets")
+    folder, partitions = _folders(relation)
+    return _of_columns(relation.columns, Branch(relation.source, (), folder=folder, partitions=partitions))
+
+
+def _check_options(relation: StreamRelation, options: frozenset[str]) -> None:
+    if strange := sorted(set(map(str.lower, relation.options)) - options):
         raise _Unsupported(f"the option {strange[0]} of the source")
-    if relation.bucketed or relation.table:
-        raise _Unsupported("the source is a table" if relation.table else "the source has buckets")
-    for column in relation.columns:
+
+
+def _of_columns(columns: Sequence[StreamColumn], branch: Branch) -> _Output:
+    """The columns of a source as they are."""
+    for column in columns:
         if set(column.metadata) - {"comment"}:
             raise _Unsupported(f"the column {column.name} has a default or another attribute")
-    lower = [column.name.lower() for column in relation.columns]
-    if len(set(lower)) < len(lower):
+    if len({column.name.lower() for column in columns}) < len(columns):
         raise _Unsupported("two columns differ only in case")
-    folder, partitions = _folders(relation)
-    paths = {column.name: column for column in partitions}
-    values = tuple(paths.get(column.name) or FileColumn(column.name, column.type) for column in relation.columns)
-    ids = tuple(column.id for column in relation.columns)
-    branch = Branch(relation.source, values, folder=folder, partitions=partitions)
-    return _Output(ids, tuple(column.name for column in relation.columns), (branch,))
+    paths = {column.name: column for column in branch.partitions}
+    values = tuple(paths.get(column.name) or FileColumn(column.name, column.type) for column in columns)
+    names, ids = tuple(column.name for column in columns), tuple(column.id for column in columns)
+    return _Output(ids, names, (replace(branch, values=values),))
 
 
 def _folders(relation: StreamRelation) -> tuple[str, tuple[PathColumn, ...]]:
@@ -217,8 +245,10 @@ def _folders(relation: StreamRelation) -> tuple[str, tuple[PathColumn, ...]]:
     for name in relation.partitions:
         if types.get(name) not in IN_PATHS:
             raise _Unsupported(f"the partition column {name} has the type {types.get(name, 'of no column')}")
+    if relation.format == DELTA:
+        folder = relation.delta.folder if relation.delta is not None else ""
     # Below a pattern Spark takes each folder with files for a base, and no name of a folder for a value.
-    if relation.partitions and (not folder or not PATTERN.isdisjoint(folder)):
+    elif relation.partitions and (not folder or not PATTERN.isdisjoint(folder)):
         raise _Unsupported("the source has partition columns below a pattern")
     return folder, tuple(PathColumn(name, types[name], number) for number, name in enumerate(relation.partitions))
 

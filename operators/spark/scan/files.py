@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
@@ -40,10 +41,13 @@ class NeedsJvmError(Exception):
 
 @dataclass(frozen=True)
 class ReadableFile:
-    """The place of each column in the file, None if the file lacks it; and the middle of each row group."""
+    """The place of each column in the file, None if the file lacks it; and the middle of each row group. ``undated``:
+    times of which no footer says how old they are, so each value is looked at.
+    """
 
     places: Mapping[FileColumn, int | None]
     middles: tuple[int, ...]
+    undated: frozenset[FileColumn] = frozenset()
 
 
 def check_footer(
@@ -55,8 +59,10 @@ def check_footer(
     names = _top_names(footer)
     places = {column: _place(names, column) for column in columns}
     used = {column: place for column, place in places.items() if place is not None}
+    undated = frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
     for column, place in used.items():
-        _check_type(footer.schema.column(place), column, names[place])
+        if column not in undated:
+            _check_type(footer.schema.column(place), column, names[place])
     exact = _says_calendar(footer.metadata or {}) or not (rebased or _is_old(footer.metadata or {}))
     middles = []
     for number in range(footer.num_row_groups):
@@ -65,9 +71,10 @@ def check_footer(
         _check_chunks(chunks, row_group_bytes)
         if not exact:
             for column, chunk in chunks.items():
-                _check_calendar(column, chunk)
+                if column not in undated:
+                    _check_calendar(column, chunk)
         middles.append(_middle(group))
-    return ReadableFile(places, tuple(middles))
+    return ReadableFile(places, tuple(middles), undated)
 
 
 def arrow_type(kind: str) -> pa.DataType:
@@ -76,9 +83,11 @@ def arrow_type(kind: str) -> pa.DataType:
     return pa.decimal128(*decimal) if decimal is not None else _ARROW[kind]
 
 
-def check_arrow(found: pa.DataType, column: FileColumn) -> None:
+def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileColumn] = frozenset()) -> None:
     """Raise `NeedsJvmError` unless Arrow reads the column in a type that is the expected one in another layout."""
     wanted = arrow_type(column.type)
+    if column in undated and found == pa.timestamp("us"):
+        return
     if pa.types.is_dictionary(found):
         found = found.value_type
     if column.type == "timestamp" and pa.types.is_timestamp(found) and found.unit == "us" and found.tz:
@@ -106,6 +115,23 @@ def _place(paths: Sequence[str], column: FileColumn) -> int | None:
     if paths[place] != column.name and not (paths[place].isascii() and column.name.isascii()):
         raise NeedsJvmError(f"the column {column.name} is written {paths[place]}")
     return place
+
+
+def check_dated(column: FileColumn, values: pa.Array) -> None:
+    """Raise `NeedsJvmError` if a time of an undated column may be one of the old calendar."""
+    oldest = pc.min(values.view(pa.int64())).as_py()
+    if oldest is not None and oldest < CALENDAR[column.type]:
+        raise NeedsJvmError(f"the column {column.name} has dates of the old calendar")
+
+
+def _is_int96_of_spark(footer: pq.FileMetaData, place: int, column: FileColumn) -> bool:
+    """Whether a column has times as Spark writes them by default, of a day and the nanoseconds in it. Others write
+    nanoseconds that no microsecond has, or days beyond what 64 bits hold, of which Arrow and Spark make other times.
+    """
+    leaf = footer.schema.column(place)
+    plain = leaf.physical_type == "INT96" and leaf.max_definition_level <= 1 and not leaf.max_repetition_level
+    by_spark = WRITER in (footer.metadata or {}) and str(footer.created_by).startswith("parquet-mr")  # type: ignore[attr-defined]
+    return plain and by_spark and column.type == "timestamp"
 
 
 def _check_type(leaf: pq.ColumnSchema, column: FileColumn, path: str) -> None:

@@ -29,6 +29,7 @@ from tidestate.operators.spark.scan.files import (
     ReadableFile,
     arrow_type,
     check_arrow,
+    check_dated,
     check_footer,
     row_groups,
     spans,
@@ -94,7 +95,7 @@ def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
         leaves = [file.schema.column(place).path for place in range(len(file.schema))]
         for column, place in readable.places.items():
             if place is not None:
-                check_arrow(arrow.field(leaves[place]).type, column)
+                check_arrow(arrow.field(leaves[place]).type, column, readable.undated)
         if held is None:
             _check_sums(one)
             return _Checked(one, readable)
@@ -115,6 +116,7 @@ def _held(one: FileRange) -> HeldRanges:
 
 def _open(one: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     how: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "memory_map": False}
+    how["coerce_int96_timestamp_unit"] = "us"
     if held is not None:
         return pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=footer, **how)
     if (found := os.stat(one.path).st_size) != one.size:
@@ -140,6 +142,8 @@ def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.R
                 columns: dict[ReadColumn, pa.Array] = {
                     column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)
                 }
+                for column in readable.undated:
+                    check_dated(column, columns[column])
                 columns |= path_arrays(branch, one.values, batch.num_rows)
                 yield _row_batch(schema, branch, columns, batch.num_rows)
         if held is not None:

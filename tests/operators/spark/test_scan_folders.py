@@ -75,11 +75,11 @@ def test_a_name_that_is_left_to_spark(path: str, kind: str, reason: str) -> None
     assert reason in found
 
 
-P, V = PathColumn("p", "int", 0), FileColumn("v", "bigint")
+FOLDER, V = PathColumn("p", "int", 0), FileColumn("v", "bigint")
 
 
 def scan_of(folder: Path, *filters: Condition) -> DirectScan:
-    branch = Branch(0, (V, P), filters, str(folder), (P,))
+    branch = Branch(0, (V, FOLDER), filters, str(folder), (FOLDER,))
     return DirectScan(("v", "p"), ("bigint", "int"), (branch,), rebased=False)
 
 
@@ -102,9 +102,9 @@ def test_rows_have_the_values_of_their_folders_and_others_are_not_opened(tmp_pat
     rows = pa.Table.from_batches(read_ranges(scan_of(tmp_path), found, 1 << 20))
     assert rows.sort_by("p").to_pydict() == {"v": [5, 5, 5], "p": [1, 2, None]}
     paths[0].write_bytes(b"")
-    not_two = scan_of(tmp_path, Condition("<", column=P, values=(2,)), Condition("=", column=V, values=(5,)))
+    not_two = scan_of(tmp_path, Condition("<", column=FOLDER, values=(2,)), Condition("=", column=V, values=(5,)))
     assert files.of(not_two, listed(*paths)) == "no file of the batch has rows"
-    two = files.of(scan_of(tmp_path, Condition("=", column=P, values=(2,))), listed(*paths))
+    two = files.of(scan_of(tmp_path, Condition("=", column=FOLDER, values=(2,))), listed(*paths))
     size = os.stat(paths[1]).st_size
     assert two == [FileRange(0, str(paths[1]), 0, size, size, values=(2,))]
 

@@ -23,8 +23,8 @@ from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.foreign import bucket_and_key
 from tidestate.statestore.storage.options import CarriedRoot
 
-P = PathColumn("day", "int", 0)
-ROWS = pa.table({"a": range(50_000), "other": [f"{n:040d}" for n in range(50_000)]})
+DAY = PathColumn("day", "int", 0)
+STORED = pa.table({"a": range(50_000), "other": [f"{n:040d}" for n in range(50_000)]})
 BUDGET = 1 << 24
 
 
@@ -36,9 +36,9 @@ class Input:
         self.client = boto3.client("s3", endpoint_url=endpoint)
         self.key = "in/day=7/a b.parquet"
         self.url = f"s3a://{self.bucket}/in/day=7/a%20b.parquet"
-        self.put(ROWS)
+        self.put(STORED)
         self.stamp = self._stamp()
-        branch = Branch(0, (FileColumn("a", "bigint"), P), (), f"s3a://{self.bucket}/in/", (P,))
+        branch = Branch(0, (FileColumn("a", "bigint"), DAY), (), f"s3a://{self.bucket}/in/", (DAY,))
         self.scan = DirectScan(("a", "day"), ("bigint", "int"), (branch,), rebased=False)
 
     def put(self, rows: pa.Table, **how: Any) -> None:
@@ -71,14 +71,14 @@ def given(s3_root: str, s3_endpoint: str) -> Input:  # noqa: F811
 
 def test_rows_are_read_by_few_requests_and_only_of_their_columns(given: Input, s3_proxy: Proxy) -> None:  # noqa: F811
     rows = given.read(given.found())
-    assert rows.to_pydict() == {"a": ROWS["a"].to_pylist(), "day": [7] * 50_000}
-    ranges = 1 + ROWS.num_rows // 10_000
+    assert rows.to_pydict() == {"a": STORED["a"].to_pylist(), "day": [7] * 50_000}
+    ranges = 1 + STORED.num_rows // 10_000
     assert (s3_proxy.count("HEAD"), s3_proxy.count("GET")) == (2, ranges)
     assert reader.TAIL_BYTES + 50_000 * 8 <= s3_proxy.bytes_read() < reader.TAIL_BYTES + 50_000 * 9
 
 
 def test_a_small_file_is_read_by_one_request(given: Input, s3_proxy: Proxy) -> None:  # noqa: F811
-    given.put(ROWS.slice(0, 1000))
+    given.put(STORED.slice(0, 1000))
     given.stamp = given._stamp()
     assert given.read(given.found()).num_rows == 1000
     assert s3_proxy.count("GET") == 1
@@ -100,12 +100,12 @@ def test_what_was_read_is_let_go_of(given: Input, monkeypatch: pytest.MonkeyPatc
 def test_what_may_pass_is_asked_for_again(given: Input, s3_proxy: Proxy, fault: Fault) -> None:  # noqa: F811
     files = given.found()
     s3_proxy.faults["GET"] = [None, fault, fault]
-    assert given.read(files)["a"].equals(ROWS["a"])
+    assert given.read(files)["a"].equals(STORED["a"])
     assert s3_proxy.faults["GET"] == []
 
 
 HARMS: dict[str, Callable[[Input], Any]] = {
-    "overwritten": lambda given: given.put(ROWS.set_column(0, "a", pa.array(range(50_000, 100_000)))),
+    "overwritten": lambda given: given.put(STORED.set_column(0, "a", pa.array(range(50_000, 100_000)))),
     "deleted": lambda given: given.client.delete_object(Bucket=given.bucket, Key=given.key),
 }
 
