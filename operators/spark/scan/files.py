@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -39,27 +40,17 @@ class NeedsJvmError(Exception):
     """A file or a batch that Spark must read, and why."""
 
 
-@dataclass(frozen=True)
-class ReadableFile:
-    """The place of each column in the file, None if the file lacks it; and the middle of each row group. ``undated``:
-    times of which no footer says how old they are, so each value is looked at.
-    """
-
-    places: Mapping[FileColumn, int | None]
-    middles: tuple[int, ...]
-    undated: frozenset[FileColumn] = frozenset()
-
-
 def check_footer(
     footer: pq.FileMetaData, columns: Sequence[FileColumn], *, rebased: bool, row_group_bytes: int
-) -> ReadableFile:
-    """How to read ``columns`` of a file. ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
+) -> tuple[dict[FileColumn, int | None], list[int]]:
+    """The place of each of these ``columns`` in a file, None if the file lacks it; and the middle of each row group.
+    ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
     columns of a row group may have. Raises `NeedsJvmError`.
     """
     names = _top_names(footer)
     places = {column: _place(names, column) for column in columns}
     used = {column: place for column, place in places.items() if place is not None}
-    undated = frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
+    undated = undated_columns(footer, places)
     for column, place in used.items():
         if column not in undated:
             _check_type(footer.schema.column(place), column, names[place])
@@ -74,9 +65,16 @@ def check_footer(
                 if column not in undated:
                     _check_calendar(column, chunk)
         middles.append(_middle(group))
-    return ReadableFile(places, tuple(middles), undated)
+    return places, middles
 
 
+def undated_columns(footer: pq.FileMetaData, places: Mapping[FileColumn, int | None]) -> frozenset[FileColumn]:
+    """Columns with times of which no footer says how old they are, so that each value must be looked at."""
+    used = {column: place for column, place in places.items() if place is not None}
+    return frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
+
+
+@cache
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type of a column of Spark's type ``kind``."""
     decimal = decimal_of(kind)
@@ -189,11 +187,14 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     return min(map(_start, chunks)) + sum(one.total_compressed_size for one in chunks) // 2
 
 
-def spans(group: pq.RowGroupMetaData, places: Iterable[int]) -> list[tuple[int, int]]:
-    """The bytes of some columns of a row group, from the first to the last: ranges that are close are one."""
+def spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
+    """The bytes of some columns of a row group, in order: ranges that are close are one."""
+    chunks = [group.column(place) for place in range(group.num_columns)]
     found: list[tuple[int, int]] = []
-    for start, chunk in sorted((_start(group.column(place)), place) for place in places):
-        end = start + group.column(chunk).total_compressed_size
+    for start, size in sorted(
+        (_start(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in names
+    ):
+        end = start + size
         if found and start <= found[-1][1] + HOLE_BYTES:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:

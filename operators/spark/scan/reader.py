@@ -26,13 +26,13 @@ from tidestate.operators.spark.scan.decide import (
 from tidestate.operators.spark.scan.files import (
     FileRange,
     NeedsJvmError,
-    ReadableFile,
     arrow_type,
     check_arrow,
     check_dated,
     check_footer,
     row_groups,
     spans,
+    undated_columns,
 )
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
@@ -51,11 +51,16 @@ TAIL_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class _Checked:
-    """A range whose footer was checked. ``held``, of a file in remote storage: what was read of it."""
+    """A range whose footer was checked."""
 
     range: FileRange
-    readable: ReadableFile
+    names: dict[FileColumn, str]
+    """What the columns that are needed are called in the file, where it has them."""
+    groups: list[int]
+    """The row groups of the range."""
+    undated: frozenset[FileColumn]
     held: HeldRanges | None = None
+    """Of a file in remote storage: what was read of it, and its footer."""
     footer: pq.FileMetaData | None = None
 
 
@@ -90,18 +95,20 @@ def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
     with _open(one, held) as file:
         branch = scan.branches[one.branch]
         columns = columns_read(branch)
-        readable = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
+        places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
         leaves = [file.schema.column(place).path for place in range(len(file.schema))]
-        for column, place in readable.places.items():
-            if place is not None:
-                check_arrow(arrow.field(leaves[place]).type, column, readable.undated)
+        names = {column: leaves[place] for column, place in places.items() if place is not None}
+        undated = undated_columns(file.metadata, places)
+        for column, name in names.items():
+            check_arrow(arrow.field(name).type, column, undated)
+        groups = row_groups(middles, one)
         if held is None:
             _check_sums(one)
-            return _Checked(one, readable)
+            return _Checked(one, names, groups, undated)
         if one.size > TAIL_BYTES:
             held.hold([])
-        return _Checked(one, readable, held, file.metadata)
+        return _Checked(one, names, groups, undated, held, file.metadata)
 
 
 def _held(one: FileRange) -> HeldRanges:
@@ -125,24 +132,20 @@ def _open(one: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | Non
 
 
 def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.RecordBatch]:
-    one, readable, held = checked.range, checked.readable, checked.held
-    groups = row_groups(readable.middles, one)
-    if not groups:
+    one, names, held = checked.range, checked.names, checked.held
+    if not checked.groups:
         return
     with _open(one, held, checked.footer) as file:
-        leaves = [file.schema.column(place).path for place in range(len(file.schema))]
-        places = {column: place for column, place in readable.places.items() if place is not None}
-        names = {column: leaves[place] for column, place in places.items()}
         chosen = list(names.values())
         # Of a file in remote storage one row group after the other is in memory.
-        for part in [groups] if held is None else [[group] for group in groups]:
+        for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
             if held is not None and one.size > TAIL_BYTES:
-                held.hold(spans(file.metadata.row_group(part[0]), places.values()))
+                held.hold(spans(file.metadata.row_group(part[0]), chosen))
             for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
                 columns: dict[ReadColumn, pa.Array] = {
                     column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)
                 }
-                for column in readable.undated:
+                for column in checked.undated:
                     check_dated(column, columns[column])
                 columns |= path_arrays(branch, one.values, batch.num_rows)
                 yield _row_batch(schema, branch, columns, batch.num_rows)
