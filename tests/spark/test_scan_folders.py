@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tests.helpers.direct_runs import files, run, ways
 from tests.helpers.parquet_files import ROW_GROUP_BYTES, bag, by_spark, decided
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import same
-from tests.spark.test_direct_scan import files, run, ways
 from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.files import divide

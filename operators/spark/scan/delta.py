@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from tidestate.operators.spark.scan.analysed import DeltaFiles
 from tidestate.operators.spark.scan.decide import PathColumn, PathValue
-from tidestate.operators.spark.scan.folders import value_of
+from tidestate.operators.spark.scan.folders import folder_value
 
 FEATURES = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "icebergCompatV1"}
@@ -80,4 +80,4 @@ def _value(values: dict[str, Any], column: PathColumn) -> PathValue:
         if not text:
             raise ValueError(text)
         return str(text)
-    return value_of(text, column.type)
+    return folder_value(text, column.type)

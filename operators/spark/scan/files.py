@@ -187,7 +187,7 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     return min(map(_start, chunks)) + sum(one.total_compressed_size for one in chunks) // 2
 
 
-def spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
+def chunk_spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
     """The bytes of some columns of a row group, in order: ranges that are close are one."""
     chunks = [group.column(place) for place in range(group.num_columns)]
     found: list[tuple[int, int]] = []

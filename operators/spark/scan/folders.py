@@ -35,13 +35,13 @@ def path_values(path: str, base: str, columns: Sequence[PathColumn]) -> tuple[Pa
         if not found or name != column.name or "%" in name:
             return f"a folder is called {folder}, where the partition column {column.name} is expected"
         try:
-            values.append(None if text == NULL else value_of(text, column.type))
+            values.append(None if text == NULL else folder_value(text, column.type))
         except ValueError:
             return f"a folder is called {folder}, which may not be a value of type {column.type}"
     return tuple(values)
 
 
-def value_of(text: str, kind: str) -> PathValue:
+def folder_value(text: str, kind: str) -> PathValue:
     """The value of a partition column that a text stands for. Raises `ValueError` for what Spark might read in
     another way, or not at all.
     """

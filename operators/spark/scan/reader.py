@@ -30,8 +30,8 @@ from tidestate.operators.spark.scan.files import (
     check_arrow,
     check_dated,
     check_footer,
+    chunk_spans,
     row_groups,
-    spans,
     undated_columns,
 )
 from tidestate.statestore.errors import TidestateError
@@ -140,7 +140,7 @@ def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.R
         # Of a file in remote storage one row group after the other is in memory.
         for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
             if held is not None and one.size > TAIL_BYTES:
-                held.hold(spans(file.metadata.row_group(part[0]), chosen))
+                held.hold(chunk_spans(file.metadata.row_group(part[0]), chosen))
             for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
                 columns: dict[ReadColumn, pa.Array] = {
                     column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.operators.spark.test_scan_decide import COLUMNS, SETTINGS, source
-from tidestate.operators.spark.scan.analysed import DeltaFiles, PlanStep, StreamColumn, StreamRelation
-from tidestate.operators.spark.scan.decide import DELTA, DirectScan, Fallback, decide
+from tidestate.operators.spark.scan.analysed import DeltaFiles, PlanStep, ReaderSettings, StreamColumn, StreamRelation
+from tidestate.operators.spark.scan.decide import DELTA, REBASE, DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.located import InputFiles
 from tidestate.operators.spark.scan.reader import read_ranges
 
+PLAIN = ReaderSettings({REBASE: "CORRECTED"})
 Entry = dict[str, Any]
 Facts = tuple[Entry, Entry, Entry]
 
@@ -42,7 +42,7 @@ def table(folder: str, *changes: Callable[[Facts], Any]) -> StreamRelation:
 
 
 def files_of(relation: StreamRelation, root: str = "/root") -> tuple[DirectScan, Any]:
-    scan = decide(PlanStep("relation", relation=relation), SETTINGS)
+    scan = decide(PlanStep("relation", relation=relation), PLAIN)
     assert isinstance(scan, DirectScan), scan
     return scan, InputFiles(root, lambda _: (0, 0)).of_tables(scan, {0: relation})
 
@@ -99,16 +99,20 @@ def test_a_table_in_other_storage_is_left_to_spark() -> None:
     assert files_of(table("hdfs://name/t"))[1] == "tasks do not read files of hdfs://"
 
 
+def stream_with(options: dict[str, str]) -> PlanStep:
+    return PlanStep("relation", relation=StreamRelation(0, DELTA, options, (StreamColumn(1, "v", "bigint"),)))
+
+
 def test_options_that_choose_files_are_those_of_the_plan_and_others_are_refused() -> None:
     chosen = {"startingVersion": "3", "skipChangeCommits": "true", "maxFilesPerTrigger": "1", "ignoreDeletes": "true"}
-    assert isinstance(decide(source(format=DELTA, options=chosen), SETTINGS), DirectScan)
+    assert isinstance(decide(stream_with(chosen), PLAIN), DirectScan)
     for option in ("readChangeFeed", "schemaTrackingLocation"):
-        found = decide(source(format=DELTA, options={option: "true"}), SETTINGS)
+        found = decide(stream_with({option: "true"}), PLAIN)
         assert found == Fallback(f"the option {option.lower()} of the source")
 
 
 def test_a_source_without_rows_in_a_batch_has_no_files() -> None:
-    empty = PlanStep("empty", columns=COLUMNS)
-    scan = decide(PlanStep("union", below=(empty, empty)), SETTINGS)
+    empty = PlanStep("empty", columns=(StreamColumn(1, "v", "bigint"),))
+    scan = decide(PlanStep("union", below=(empty, empty)), PLAIN)
     assert isinstance(scan, DirectScan)
     assert InputFiles("/root", lambda _: (0, 0)).of_tables(scan, {}) == "no file of the batch has rows"
