@@ -109,7 +109,8 @@ class JobOnSpark(StreamJob, SparkJob):
         # Only what the job reads: nothing projected later reaches the source.
         stream = read_columns(self.stream, graph.columns)
         why_not = None if self.direct_scan else SWITCHED_OFF
-        scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
+        refusal = IN_ORDER if graph.orders else why_not
+        scans = BatchScans(stream, self.platform, self.checkpoint, self.store.budget_bytes, refusal)
         query = self.take_over(graph, self._sources, scans, QueryOnSpark)
         transport: Transport[SparkRows, DataFrame] = SparkTransport(self.platform, in_driver=self.in_driver)
         side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
@@ -177,7 +178,7 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     job = JobOnSpark(stream=stream, streams=streams, **values)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
     job.fit_sinks(graph)
-    scans = BatchScans(job.stream, job.store.budget_bytes, NO_PLAN)
+    scans = BatchScans(job.stream, job.platform, job.checkpoint, job.store.budget_bytes, NO_PLAN)
     query = job.take_over(graph, settings.sources, scans, QueryInServer)
     # Before anything that may take long: a sink can refuse what it is owed while the server dies.
     ProcessEnder(query).begin()

@@ -64,7 +64,7 @@ class RemoteStorage:
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write the whole object in one call."""
         body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
-        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self.dialect.upload_limits(len(body))))
+        self._send(path, lambda fs: fs.pipe_file(self.full(path), body, **self.dialect.upload_limits(len(body))))
 
     def note(self, path: str, data: bytes) -> None:
         """As any other: storage waits for its disks or not."""
@@ -84,12 +84,12 @@ class RemoteStorage:
     def create_once(self, path: str, data: bytes) -> None:
         """One request to create. Raises whatever storage raises."""
         fs, limits = self._fs(), self.dialect.upload_limits(len(data))
-        self._in_folder(fs, path, lambda: self.dialect.create(fs, self._full(path), data, limits))
+        self._in_folder(fs, path, lambda: self.dialect.create(fs, self.full(path), data, limits))
 
     def find(self, path: str) -> bytes | None:
         """The bytes that are there now, if any, by one attempt. Raises whatever storage raises."""
         try:
-            return bytes(self._fs().cat_file(self._full(path)))
+            return bytes(self._fs().cat_file(self.full(path)))
         except FileNotFoundError:
             return None
 
@@ -105,13 +105,13 @@ class RemoteStorage:
             with sink_into(temporary, path) as sink:
                 yield sink
             limits = self.dialect.upload_limits(sink.bytes)
-            self._send(path, lambda fs: self.dialect.put_file(fs, str(temporary), self._full(path), limits))
+            self._send(path, lambda fs: self.dialect.put_file(fs, str(temporary), self.full(path), limits))
         finally:
             remove_unfinished(temporary)
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """All bytes, however many: to ask how many there are would be one more request."""
-        return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path))))
+        return bytes(self.ask(path, lambda fs: fs.cat_file(self.full(path))))
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The bytes of an object in memory, from the copy on this host, which is made if there is none."""
@@ -139,13 +139,13 @@ class RemoteStorage:
 
     def exists(self, path: str) -> bool:
         """Whether an object or a prefix is there."""
-        return bool(self._ask(path, lambda fs: self.dialect.exists(_fresh(fs), self._full(path))))
+        return bool(self.ask(path, lambda fs: self.dialect.exists(_fresh(fs), self.full(path))))
 
     def names(self, folder: str) -> list[str]:
         """The names of objects and prefixes in ``folder``, sorted; none where there are none."""
-        full = self._full(folder)
+        full = self.full(folder)
         try:
-            found = self._ask(folder, lambda fs: self.dialect.listed(_fresh(fs), full))
+            found = self.ask(folder, lambda fs: self.dialect.listed(_fresh(fs), full))
         except NotFoundError:
             return []
         own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
@@ -154,16 +154,16 @@ class RemoteStorage:
     def age_us(self, path: str) -> int | None:
         """By the service's own clock, where it answers with that."""
         age_us = self.dialect.age_us
-        return None if age_us is None else self._ask(path, lambda fs: age_us(fs, self._full(path)))
+        return None if age_us is None else self.ask(path, lambda fs: age_us(fs, self.full(path)))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """None where an object is there when it is whole; else what writers have beside the names."""
-        unfinished, top = self.dialect.unfinished, len(self._full("")) + 1
+        unfinished, top = self.dialect.unfinished, len(self.full("")) + 1
         if unfinished is None:
             return []
         found: list[tuple[str, int]] = []
         with suppress(NotFoundError):
-            for name in self._ask(folder, lambda fs: unfinished(fs, self._full(folder))):
+            for name in self.ask(folder, lambda fs: unfinished(fs, self.full(folder))):
                 with suppress(NotFoundError):  # it has its own name now
                     found.append((name[top:], self.age_us(name[top:]) or 0))
         return sorted(found)
@@ -171,7 +171,7 @@ class RemoteStorage:
     def changed_us(self, path: str) -> int | None:
         """As the list of objects has it; None of a scheme without times."""
         try:
-            changed: datetime = self._ask(path, lambda fs: _fresh(fs).modified(self._full(path)))
+            changed: datetime = self.ask(path, lambda fs: _fresh(fs).modified(self.full(path)))
         except (NotImplementedError, KeyError, AttributeError):
             return None
         return round(changed.replace(tzinfo=changed.tzinfo or UTC).timestamp() * 1_000_000)
@@ -190,17 +190,17 @@ class RemoteStorage:
 
     def clear(self, folder: str) -> None:
         """Remove what is below, with the empty objects that stand for folders."""
-        full, below = self._full(folder), self._below(folder)
+        full, below = self.full(folder), self._below(folder)
         for name in below.objects:
             self.delete(f"{folder}/{name[len(full) + 1 :]}")
         self._remove_folders(folder, below)
 
     def move(self, folder: str, into: str) -> None:
         """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
-        full, below = self._full(folder), self._below(folder)
+        full, below = self.full(folder), self._below(folder)
         names = [name[len(full) + 1 :] for name in below.objects]
         for name in names:
-            old, new = self._full(f"{folder}/{name}"), self._full(f"{into}/{name}")
+            old, new = self.full(f"{folder}/{name}"), self.full(f"{into}/{name}")
             self._send(f"{into}/{name}", partial(_copy, self.dialect, old=old, new=new))
         for name in names:
             self.delete(f"{folder}/{name}")
@@ -239,7 +239,7 @@ class RemoteStorage:
         except FileNotFoundError:
             if not self.dialect.has_folders:
                 raise
-            fs.makedirs(fs._parent(self._full(path)), exist_ok=True)
+            fs.makedirs(fs._parent(self.full(path)), exist_ok=True)
             write()
 
     @property
@@ -256,9 +256,9 @@ class RemoteStorage:
         return os.getpid(), f"{self._server()} {self.root}" if self._options else self.root
 
     def _below(self, folder: str) -> Below:
-        full = self._full(folder)
+        full = self.full(folder)
         try:
-            return self._ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
+            return self.ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
         except NotFoundError:
             return Below([], [])
 
@@ -268,14 +268,14 @@ class RemoteStorage:
 
     def _remove(self, fs: Any, path: str) -> None:
         with suppress(FileNotFoundError):
-            fs.rm_file(self._full(path))
+            fs.rm_file(self.full(path))
 
     def _fetch(self, path: str, to: str) -> None:
-        self._ask(path, lambda fs: fs.get_file(self._full(path), to))
+        self.ask(path, lambda fs: fs.get_file(self.full(path), to))
 
     def _range(self, path: str, start: int, end: int) -> bytes:
         try:
-            return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path), start=start, end=end)))
+            return bytes(self.ask(path, lambda fs: fs.cat_file(self.full(path), start=start, end=end)))
         except UnavailableError as error:
             if not starts_past_the_end(error, self.dialect):
                 raise
@@ -283,13 +283,16 @@ class RemoteStorage:
 
     def size(self, path: str) -> int:
         """The size of the object now."""
-        info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
+        info = self.ask(path, lambda fs: _fresh(fs).info(self.full(path)))
         if info["type"] != "file":
             with self._errors(path):
                 raise FileNotFoundError(path)
         return int(info["size"])
 
-    def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
+    def ask(self, path: str, act: Callable[[Any], _T]) -> _T:
+        """What ``act`` reads by the file system of this root, tried again as storage errors allow. Raises this
+        project's errors.
+        """
         with self._errors(path):
             try:
                 return retrying(self.dialect)(lambda: act(self._fs()))
@@ -313,7 +316,7 @@ class RemoteStorage:
         if has_container is None or asked in _with_container:
             return
         try:
-            is_there = retrying(self.dialect)(lambda: has_container(self._fs(), self._full("")))
+            is_there = retrying(self.dialect)(lambda: has_container(self._fs(), self.full("")))
         except Exception:  # who may not list has asked for an object all the same, and that is missing
             return
         if not is_there:
@@ -331,7 +334,8 @@ class RemoteStorage:
     def _fs(self) -> Any:
         return connection(self.root, self._options)
 
-    def _full(self, path: str) -> str:
+    def full(self, path: str) -> str:
+        """The name of an object as the file system of this root has it."""
         return str(self._fs()._strip_protocol(self._named(path)))
 
 

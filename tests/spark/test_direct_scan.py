@@ -6,65 +6,23 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import tidestate as ts
+from tests.helpers.direct_runs import files, run, ways, ways_to_take
 from tests.helpers.process import longer
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import output, same, stream
-from tidestate import OperatorStream, agg, watermark
+from tidestate import agg, watermark
 from tidestate.operators.spark import rdd_transport
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
 
 COMPACTED = "spark.sql.streaming.fileSource.log.compactInterval"
-
-
-def files(folder: Path, count: int = 4, seed: int = 7) -> list[pa.Table]:
-    tables = sample(count, 100, seed)
-    for number, table in enumerate(tables):
-        write(folder, number, table)
-    return tables
-
-
-def by_name(job: OperatorStream, streams: list[Any]) -> dict[str, Any]:
-    return streams[0] if isinstance(streams[0], dict) else dict(zip(job.graph.streams, streams, strict=True))
-
-
-def ways_to_take(direct: bool) -> set[Any]:
-    return {"in_driver", "direct_scan"} if direct else {"in_driver"}
-
-
-def run(
-    description: OperatorStream,
-    streams: list[Any],
-    root: Path,
-    *,
-    direct: bool = True,
-    drain: bool = True,
-    **settings: Any,
-) -> None:
-    started = description.on_spark(
-        by_name(description, streams),
-        checkpoint=root,
-        partitions=2,
-        paths=ways_to_take(direct),
-        **settings,
-    ).start()
-    started.processAllAvailable()
-    started.stop(drain=drain)
-
-
-def ways(root: Path) -> list[tuple[bool, str]]:
-    """How each batch was read."""
-    history = Checkpoint.open(root).history()
-    return [(one.scan.direct, one.scan.reason) for one in history if one.scan is not None]
 
 
 @contextmanager
@@ -203,10 +161,10 @@ def test_a_plan_that_spark_must_run(spark: SparkSession, tmp_path: Path, name: s
 
 
 @pytest.mark.long  # in every run: tests.operators.spark.test_scan_decide
-def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_folders_of_no_partition_and_rows_in_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     files(tmp_path / "input" / "day=1", 1)
     run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
-    assert ways(tmp_path / "one") == [(False, "the source has partition columns")]
+    assert ways(tmp_path / "one") == [(True, "")]
     rows = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(str(tmp_path / "input"))
     run(job(), [rows], tmp_path / "other")
     assert ways(tmp_path / "other") == [

@@ -146,6 +146,9 @@ def is_exact(root: str, alone: Path) -> None:
     assert head.manifest.totals["events"] == sum(table.num_rows for table in TABLES)
     for kind in ("panes", "late"):
         assert output(root, kind) == output(alone, kind)
+    scans = [one.scan for one in Checkpoint.open(root).history() if one.scan is not None]
+    assert [(one.direct, one.reason) for one in scans] == [(True, "")] * len(scans), "tasks read the files on S3"
+    assert len(scans) > 0
     assert verify(Checkpoint.open(root), read_percent=100, spark=True).worst is None
 
 

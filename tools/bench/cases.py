@@ -8,10 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+import pyspark
+
 from tools.bench import alone, memory, partitions, restart, small
 from tools.bench.bids import Bids
 from tools.bench.footprint import written
 from tools.bench.sides import Sides, Task
+from tools.bench.sources import Source, offered
 from tools.bench.workloads import SIDES, WORKLOADS, same
 
 LATE_US = 60_000_000
@@ -67,6 +71,7 @@ class OnSpark:
     partitions: int = 2
     rated: bool = False
     small_work: str = ""
+    source: Source = "files"
 
     def __call__(self, setting: Setting) -> Measured:
         """Measure both."""
@@ -86,7 +91,12 @@ class OnSpark:
             rated=(bids.keys, bids.rate) if self.rated else None,
             fired_us=_fired_us(bids) if self.work == "late sessions" else None,
         )
-        mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
+        if self.source == "files":
+            mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
+        else:
+            with offered(self.source, setting.folder / "input") as place:
+                task = msgspec.structs.replace(task, source=self.source, place=place)
+                mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
         return Measured(
             mine.events_per_s,
             theirs.events_per_s,
@@ -212,9 +222,16 @@ def _small_files(job: str) -> Case:
 
 
 MILLION = 1_000_000
+ON_DELTA = (
+    Case("tumbling, 100 keys, Delta table", ROCKSDB, ">= 2", _tumbling(100, source="delta")),
+    Case("tumbling, 100,000 keys, Delta table", ROCKSDB, ">= 7", _tumbling(100_000, source="delta")),
+)
+"""On a Spark that has a connector of Delta."""
 CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
     Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.0", _tumbling(100, rated=True)),
+    Case("tumbling, 100 keys, folders of partitions", ROCKSDB, ">= 1.5", _tumbling(100, source="folders")),
+    Case("tumbling, 100 keys, Parquet on S3", ROCKSDB, ">= 1.5", _tumbling(100, source="s3")),
     Case("tumbling, 100,000 keys", ROCKSDB, ">= 8", _tumbling(100_000)),
     Case("tumbling, 100,000 keys, default provider", DEFAULT, ">= 3", _tumbling(100_000, provider="default")),
     Case("tumbling, 5,000,000 keys", ROCKSDB, ">= 12", _tumbling(5 * MILLION)),
@@ -278,6 +295,7 @@ CASES = (
     Case("memory, state 20 times the budget", "budget + 300 MB", "<= 1", _memory, "MB"),
     Case("throughput after 100 times the history", "itself at the start", ">= 0.95", _history),
     Case("100 of 10,000 partitions change", "100 of 100", "<= 1.3", _few_changes, "ratio of s"),
+    *(ON_DELTA if pyspark.__version__.startswith(("4.0.", "4.1.")) else ()),
 )
 
 

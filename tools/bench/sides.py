@@ -1,6 +1,6 @@
 """The two sides of the benchmarks on Spark, each a process of its own with the same Spark settings.
 
-``python -m tools.bench.sides ours|spark`` runs tasks, lines of JSON, and answers each with a line.
+``python -m tools.bench.sides ours|spark SOURCE`` runs tasks, lines of JSON, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Parquet
 from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US
 from tools.bench.memory import largest_descendant_mb
+from tools.bench.sources import Source, settings_of, stream_of
 from tools.bench.workloads import (
     SIDES,
     WORKLOADS,
@@ -51,7 +52,8 @@ class Task(msgspec.Struct, frozen=True):
     ``batch`` events each.
 
     ``work``: one of `WORKLOADS`, or ``join`` of two streams. ``rated``: keys, and rows a second of event time, of
-    rows that Spark generates, instead of files.
+    rows that Spark generates, instead of files. ``source``: what kind of input is in ``place``, if it is none of
+    files in ``folder``.
     """
 
     work: str
@@ -63,6 +65,8 @@ class Task(msgspec.Struct, frozen=True):
     provider: Literal["rocksdb", "default"] = "rocksdb"
     rated: tuple[int, int] | None = None
     fired_us: int | None = None
+    source: Source = "files"
+    place: str = ""
 
     @property
     def until_us(self) -> int | None:
@@ -96,35 +100,36 @@ class Sides:
 
     def __init__(self, *, fresh: bool) -> None:
         self._fresh = fresh
-        self._running: dict[Side, _Process] = {}
+        self._running: dict[tuple[Side, Source], _Process] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        for side in list(self._running):
-            self._running.pop(side).close()
+        for key in list(self._running):
+            self._running.pop(key).close()
 
     def run(self, side: Side, task: Task) -> Answer:
         """Run a task in the process of its side, started if need be. Raises `SideError`, and ends it then."""
-        process = self._running.pop(side, None) or _Process(side)
+        key = (side, task.source)
+        process = self._running.pop(key, None) or _Process(*key)
         try:
             answer = process.run(task)
         except BaseException:
             process.close()
             raise
-        if self._fresh:
+        if self._fresh or task.source == "s3":  # each server has an address of its own
             process.close()
         else:
-            self._running[side] = process
+            self._running[key] = process
         return answer
 
 
 class _Process:
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, source: Source) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.bench.sides", side],
+            [sys.executable, "-m", "tools.bench.sides", side, source],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -223,6 +228,8 @@ def streams(spark: SparkSession, task: Task) -> list[DataFrame]:
     """The input: files, or rows that Spark generates."""
     if task.rated is not None:
         return [rated(spark, task.batch, *task.rated)]
+    if task.place:
+        return [stream_of(spark, task.source, task.place)]
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     names = SIDES if task.work == "join" else ("input",)
     return [reader.parquet(str(Path(task.folder) / name)) for name in names]
@@ -283,7 +290,8 @@ def _answer(task: Task, progress: Sequence[dict[str, Any]], result: DataFrame) -
 def main() -> None:
     """Run the tasks of one side."""
     side: Callable[[SparkSession, Task], Answer] = {"ours": ours, "spark": peer}[sys.argv[1]]
-    spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "2000"})
+    settings = {"spark.sql.streaming.numRecentProgressUpdates": "2000", **settings_of(cast("Source", sys.argv[2]))}
+    spark = local_session("bench", sustained=True, **settings)
     for line in sys.stdin:
         answer = side(spark, msgspec.json.decode(line, type=Task))
         print(msgspec.json.encode(answer).decode(), flush=True)

@@ -34,15 +34,34 @@ class StreamColumn:
 
 
 @dataclass(frozen=True)
+class DeltaFiles:
+    """The files of a Delta table that a batch has, as its connector planned them; all but ``folder`` is JSON of its
+    log.
+    """
+
+    folder: str
+    """Of the table, as a path of Hadoop's, which is not escaped."""
+    protocol: str
+    metadata: str
+    added: str
+    """A list of entries."""
+
+
+@dataclass(frozen=True)
 class StreamRelation:
-    """A source: its number in Spark's log, the class that reads it, and the columns of the stream."""
+    """A source: its number in Spark's log, the class that reads it, and the columns of the stream; ``partitions``:
+    the names of those whose values are in the paths of its files, from the top. ``delta``: the files of a batch, of a
+    Delta table in the plan of one.
+    """
 
     source: int
     format: str
     options: Mapping[str, str]
     columns: tuple[StreamColumn, ...]
-    partitioned: bool = False
+    partitions: tuple[str, ...] = ()
+    bucketed: bool = False
     table: bool = False
+    delta: DeltaFiles | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
-from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.scan.analysed import ReaderSettings
+from tidestate.operators.spark.scan.decide import DELTA, DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.files import FileRange, divide
-from tidestate.recovery.log.input_files import path_of
+from tidestate.operators.spark.scan.located import InputFiles
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
-from tidestate.recovery.spark.spark_log import is_data_file, local_file
 
 log = logging.getLogger("tidestate")
 
@@ -40,16 +40,23 @@ class DirectBatch:
 
 
 class BatchScans:
-    """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known.
+    """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known. ``root``
+    is that of the job.
 
     After a batch whose files needed the JVM one batch is read by Spark without a try, then two, four and so on: a try
     costs a small Spark job.
     """
 
-    def __init__(self, stream: DataFrame, budget_bytes: int, refusal: str | None = None) -> None:
+    def __init__(
+        self, stream: DataFrame, platform: Platform, root: str, budget_bytes: int, refusal: str | None = None
+    ) -> None:
         self._plan = analysed_plan(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
+        self._files, self._platform = InputFiles(root, platform.file_stamp), platform
+        self._settings = ReaderSettings()
+        relations = [step.relation for step in self._plan.steps()] if self._plan is not None else []
+        self._has_tables = any(relation is not None and relation.format == DELTA for relation in relations)
         self._pause = self._paused = 0
         self._reason, self._logged = "", set[str]()
 
@@ -60,18 +67,40 @@ class BatchScans:
         if self._decided is None and self._plan is not None:
             from tidestate.operators.spark.scan.extract import reader_settings  # py4j, which no client of Connect has
 
-            self._decided = decide(self._plan, reader_settings(session))
+            self._settings = reader_settings(session)
+            self._decided = decide(self._plan, self._settings)
         if not isinstance(self._decided, DirectScan):
             self._reason = self._decided.reason if self._decided is not None else ""
             return None
         if self._paused:
             self._paused -= 1
             return None
-        found = _located(self._decided, files)
+        found = self._of_tables(session) if self._has_tables else self._of_files(self._decided, files)
         self._reason = found if isinstance(found, str) else ""
-        if isinstance(found, str):
-            return None
-        return DirectBatch(self._decided, divide(found), self._row_group_bytes)
+        return None if isinstance(found, str) else found
+
+    def _of_files(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> DirectBatch | str:
+        found = self._files.of(scan, files)
+        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
+
+    def _of_tables(self, session: SparkSession) -> DirectBatch | str:
+        """A batch of a stream of tables: which files it has only the plan says by which Spark would read it."""
+        from tidestate.operators.spark.scan.extract import plan_of_batch
+
+        try:
+            plan = plan_of_batch(self._platform.session, session)
+        except SPARK_ERRORS as error:
+            return f"the plan of the batch is not known: {str(error).partition(chr(10))[0]}"
+        if isinstance(plan, str):
+            return plan
+        scan = decide(plan, self._settings)
+        if isinstance(scan, Fallback):
+            return scan.reason
+        relations = [step.relation for step in plan.steps() if step.relation is not None]
+        if any(relation.delta is None for relation in relations):
+            return "the stream has a table and files"
+        found = self._files.of_tables(scan, {relation.source: relation for relation in relations})
+        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
 
     def outcome(self, needs_jvm: str | None, *, in_driver: bool) -> Scan:
         """How the batch was read; ``needs_jvm``: why a task could not read its files. A new reason is logged."""
@@ -86,22 +115,3 @@ class BatchScans:
             self._logged.add(reason)
             log.info("spark reads the input, as the tasks cannot: %s", reason)
         return Scan(direct=False, reason=reason)
-
-
-def _located(scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[tuple[int, str, int]] | str:
-    """The branch, local path and size of each file; or why Spark must read them."""
-    found = []
-    for number, branch in enumerate(scan.branches):
-        for url in map(path_of, files.get(str(branch.source), ())):
-            file = local_file(url)
-            if file is None:
-                return "the files are not local"
-            if any("=" in part for part in file.parts[:-1]):
-                return "the files lie in folders with = in the name, which may be partitions"
-            try:
-                size = os.stat(file).st_size
-                if size > 0 and is_data_file(file.name):
-                    found.append((number, str(file), size))
-            except OSError as error:
-                return f"{type(error).__name__}: {file.name}"
-    return found or "no file of the batch has rows"

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidestate.operators.spark.plain_types import decimal_of
-from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamRelation
+from tidestate.operators.spark.scan.analysed import (
+    Expression,
+    PlanStep,
+    ReaderSettings,
+    StreamColumn,
+    StreamRelation,
+)
 
 PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+DELTA = "org.apache.spark.sql.delta.sources.DeltaDataSource"
+"""A table whose connector says in the plan of each batch which files it has."""
 REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 REQUIRED = {
     "spark.sql.parquet.mergeSchema": "false",
     "spark.sql.parquet.binaryAsString": "false",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
     "spark.sql.legacy.parquet.nanosAsLong": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.caseSensitive": "false",
 }
-"""Spark's defaults. Another value changes what its reader returns."""
+"""Spark's defaults. Another value changes what its reader returns. Not among them: ids of fields, which connectors of
+tables switch on for their session, change nothing for columns that have none, and those with one are refused.
+"""
 OPTIONS = frozenset(
     {
         "path",
@@ -41,10 +50,21 @@ OPTIONS = frozenset(
     }
 )
 """Options of a stream that decide which files are in a batch, not how they are read."""
+OPTIONS_OF_DELTA = frozenset(
+    {"path", "maxfilespertrigger", "maxbytespertrigger", "startingversion", "startingtimestamp", "ignoredeletes"}
+    | {"ignorechanges", "skipchangecommits", "excluderegex", "failondataloss"}
+)
+"""Those of a stream of a Delta table."""
 SCANNED = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
 )
+NO_SOURCE = -1
+"""The number of a source that has no rows in a batch."""
+IN_PATHS = frozenset({"string", "int", "bigint", "date"})
+"""Types of partition columns whose values every Spark reads in the same way, see `folders`."""
+PATTERN = frozenset("{}[]*?\\")
+"""Characters by which Spark takes the path of a stream for a pattern."""
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 ORDERED = frozenset({*INTEGERS, "string", "date", "timestamp", "timestamp_ntz"})
 """Types that Arrow and Spark order in the same way."""
@@ -58,6 +78,23 @@ class FileColumn:
 
     name: str
     type: str
+
+
+PathValue: TypeAlias = str | int | None
+"""The value of a partition column: a text, a whole number, or a date as days since 1970."""
+
+
+@dataclass(frozen=True)
+class PathColumn:
+    """A column whose value is in the path of each file: the partition column of this ``number``."""
+
+    name: str
+    type: str
+    number: int
+
+
+ReadColumn: TypeAlias = FileColumn | PathColumn
+"""A column of a source."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +111,11 @@ class Condition:
 
     kind: str
     inside: tuple[Condition, ...] = ()
-    column: FileColumn | None = None
+    column: ReadColumn | None = None
     values: tuple[Any, ...] = ()
 
     @property
-    def columns(self) -> Iterator[FileColumn]:
+    def columns(self) -> Iterator[ReadColumn]:
         """The columns that it reads."""
         if self.column is not None:
             yield self.column
@@ -88,11 +125,15 @@ class Condition:
 
 @dataclass(frozen=True)
 class Branch:
-    """One source: what each column of the output is, and which rows are kept."""
+    """One source: what each column of the output is, and which rows are kept. ``folder``: where its files are, as
+    Spark was told, with its ``partitions`` below.
+    """
 
     source: int
-    values: tuple[FileColumn | Constant, ...]
+    values: tuple[ReadColumn | Constant, ...]
     filters: tuple[Condition, ...] = ()
+    folder: str = ""
+    partitions: tuple[PathColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,6 +191,8 @@ def _check_settings(settings: ReaderSettings) -> None:
 def _output(step: PlanStep) -> _Output:
     if step.kind == "relation" and step.relation is not None:
         return _relation(step.relation)
+    if step.kind == "empty":
+        return _of_columns(step.columns, Branch(NO_SOURCE, ()))
     if step.kind == "alias":
         return _output(step.below[0])
     if step.kind == "project":
@@ -165,21 +208,49 @@ def _output(step: PlanStep) -> _Output:
 
 
 def _relation(relation: StreamRelation) -> _Output:
-    if relation.format != PARQUET:
+    if relation.format == DELTA:
+        _check_options(relation, OPTIONS_OF_DELTA)
+    elif relation.format != PARQUET:
         raise _Unsupported(f"the source is {_short(relation.format)}")
-    if strange := sorted(set(map(str.lower, relation.options)) - OPTIONS):
+    else:
+        _check_options(relation, OPTIONS)
+        if relation.bucketed or relation.table:
+            raise _Unsupported("the source is a table" if relation.table else "the source has buckets")
+    folder, partitions = _folders(relation)
+    return _of_columns(relation.columns, Branch(relation.source, (), folder=folder, partitions=partitions))
+
+
+def _check_options(relation: StreamRelation, options: frozenset[str]) -> None:
+    if strange := sorted(set(map(str.lower, relation.options)) - options):
         raise _Unsupported(f"the option {strange[0]} of the source")
-    if relation.partitioned or relation.table:
-        raise _Unsupported("the source is a table" if relation.table else "the source has partition columns")
-    for column in relation.columns:
+
+
+def _of_columns(columns: Sequence[StreamColumn], branch: Branch) -> _Output:
+    """The columns of a source as they are."""
+    for column in columns:
         if set(column.metadata) - {"comment"}:
             raise _Unsupported(f"the column {column.name} has a default or another attribute")
-    lower = [column.name.lower() for column in relation.columns]
-    if len(set(lower)) < len(lower):
+    if len({column.name.lower() for column in columns}) < len(columns):
         raise _Unsupported("two columns differ only in case")
-    values = tuple(FileColumn(column.name, column.type) for column in relation.columns)
-    ids = tuple(column.id for column in relation.columns)
-    return _Output(ids, tuple(column.name for column in relation.columns), (Branch(relation.source, values),))
+    paths = {column.name: column for column in branch.partitions}
+    values = tuple(paths.get(column.name) or FileColumn(column.name, column.type) for column in columns)
+    names, ids = tuple(column.name for column in columns), tuple(column.id for column in columns)
+    return _Output(ids, names, (replace(branch, values=values),))
+
+
+def _folders(relation: StreamRelation) -> tuple[str, tuple[PathColumn, ...]]:
+    """The folder of a stream of files, and its partition columns."""
+    options = {name.lower(): value for name, value in relation.options.items()}
+    folder, types = options.get("path", ""), {column.name: column.type for column in relation.columns}
+    for name in relation.partitions:
+        if types.get(name) not in IN_PATHS:
+            raise _Unsupported(f"the partition column {name} has the type {types.get(name, 'of no column')}")
+    if relation.format == DELTA:
+        folder = relation.delta.folder if relation.delta is not None else ""
+    # Below a pattern Spark takes each folder with files for a base, and no name of a folder for a value.
+    elif relation.partitions and (not folder or not PATTERN.isdisjoint(folder)):
+        raise _Unsupported("the source has partition columns below a pattern")
+    return folder, tuple(PathColumn(name, types[name], number) for number, name in enumerate(relation.partitions))
 
 
 def _projected(below: _Output, expressions: Sequence[Expression]) -> _Output:
@@ -191,7 +262,7 @@ def _projected(below: _Output, expressions: Sequence[Expression]) -> _Output:
     return _Output(ids, tuple(one.name for one in expressions), tuple(branches))
 
 
-def _value(there: Mapping[int, FileColumn | Constant], expression: Expression) -> FileColumn | Constant:
+def _value(there: Mapping[int, ReadColumn | Constant], expression: Expression) -> ReadColumn | Constant:
     while expression.kind == "named":
         (expression,) = expression.inside
     if expression.kind == "column":
@@ -212,7 +283,7 @@ def _filtered(ids: Sequence[int], branch: Branch, conditions: Sequence[Expressio
     return replace(branch, filters=(*branch.filters, *(_condition(there, one) for one in conditions)))
 
 
-def _condition(there: Mapping[int, FileColumn | Constant], one: Expression) -> Condition:
+def _condition(there: Mapping[int, ReadColumn | Constant], one: Expression) -> Condition:
     if one.kind in ("and", "or", "not"):
         return Condition(one.kind, tuple(_condition(there, inner) for inner in one.inside))
     if one.kind == "column":
@@ -235,10 +306,10 @@ def _condition(there: Mapping[int, FileColumn | Constant], one: Expression) -> C
 
 
 def _compared(
-    there: Mapping[int, FileColumn | Constant], one: Expression, types: frozenset[str] | set[str] | None
-) -> FileColumn:
+    there: Mapping[int, ReadColumn | Constant], one: Expression, types: frozenset[str] | set[str] | None
+) -> ReadColumn:
     column = there.get(one.id) if one.kind == "column" else None
-    if not isinstance(column, FileColumn):
+    if column is None or isinstance(column, Constant):
         raise _Unsupported(f"a filter uses {_short(one.kind)} where a column of the files can be")
     if types is not None and column.type not in types:
         raise _Unsupported(f"a filter on the column {column.name} of type {column.type}")

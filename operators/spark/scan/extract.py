@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.classic_platform import elements_of, entries_of, hadoop_settings, is_stream, options_of
-from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
-from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
+from tidestate.operators.spark.classic_platform import (
+    elements_of,
+    entries_of,
+    hadoop_settings,
+    is_stream,
+    java_class,
+    options_of,
+)
+from tidestate.operators.spark.scan.analysed import (
+    DeltaFiles,
+    Expression,
+    PlanStep,
+    ReaderSettings,
+    StreamColumn,
+    StreamRelation,
+)
+from tidestate.operators.spark.scan.decide import DELTA, REBASE, REQUIRED
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 _STEPS = {
@@ -17,6 +32,15 @@ _STEPS = {
     "Union": "union",
     "SubqueryAlias": "alias",
 }
+_OF_ROWS = f"{_PLANS}LocalRelation"
+_OF_BATCH = "org.apache.spark.sql.execution.datasources.LogicalRelation"
+_OF_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_OF_DELTA = (
+    "org.apache.spark.sql.delta.DeltaParquetFileFormat",
+    "org.apache.spark.sql.delta.files.TahoeBatchFileIndex",
+)
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Spark's notes for the thread of a batch."""
 _STREAMING = "org.apache.spark.sql.execution.streaming."
 _RELATION = (f"{_STREAMING}runtime.StreamingRelation", f"{_STREAMING}StreamingRelation")
 """Its name from Spark 4.1 on, and before."""
@@ -47,6 +71,34 @@ def plan_of_jvm(frame: DataFrame, *, columns: bool = False) -> PlanStep:
     return _Walk(columns=columns).step(frame._jdf.queryExecution().analyzed())
 
 
+def plan_of_batch(session: SparkSession, batch_session: SparkSession) -> PlanStep | str:
+    """The plan by which Spark reads the batch that this thread has, with the files of tables, which the plan of the
+    stream does not have; or why it is not known. ``session``: of the query.
+    """
+    context = batch_session.sparkContext
+    query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY, _BATCH))
+    query = session._jsparkSession.streams().get(query_id) if query_id else None  # type: ignore[attr-defined]
+    if query is None:
+        return "the plan of the batch is not known"
+    executed = query.streamingQuery().lastExecution()
+    if str(executed.currentBatchId()) != batch_id:
+        return "the plan of the batch is that of another one"
+    plan = executed.analyzed()
+    while _class(plan).rpartition(".")[2].startswith("WriteTo"):
+        plan = plan.children().apply(0)
+    return _Walk(columns=True, mapper=_json_of_delta(batch_session)).step(plan)
+
+
+def _json_of_delta(session: SparkSession) -> Callable[[Any], str]:
+    """What makes JSON of entries of Delta's log: a call for all, where one for each field of each would take long."""
+
+    def written(value: Any) -> str:
+        utility = java_class(session, "org.apache.spark.sql.delta.util.JsonUtils$")
+        return str(getattr(utility, "MODULE$").mapper().writeValueAsString(value))
+
+    return written
+
+
 def reader_settings(session: SparkSession) -> ReaderSettings:
     """The settings of a session that change what Spark's Parquet reader returns."""
     conf = session.conf
@@ -58,14 +110,18 @@ def reader_settings(session: SparkSession) -> ReaderSettings:
 class _Walk:
     """Goes through a plan from left to right, and numbers its sources as Spark does: each once."""
 
-    def __init__(self, *, columns: bool) -> None:
+    def __init__(self, *, columns: bool, mapper: Callable[[Any], str] = str) -> None:
         self._leaves: list[Any] = []
-        self._columns = columns
+        self._columns, self._json = columns, mapper
 
     def step(self, node: Any) -> PlanStep:
         java, relation = _class(node), None
         if java in _RELATION:
             kind, relation = "relation", self._relation(node)
+        elif java == _OF_ROWS and node.data().isEmpty():
+            kind = "empty"  # as a source is in a batch to which it adds nothing
+        elif java == _OF_BATCH:
+            kind, relation = "relation", self._relation_of_batch(node)
         else:
             kind = _STEPS.get(java.removeprefix(_PLANS), java) if java.startswith(_PLANS) else java
         expressions: list[Any] = []
@@ -74,7 +130,7 @@ class _Walk:
         elif self._columns and kind == "filter":
             expressions = [node.condition()]
         source = str(node.sourceName()) if is_stream(node) else None
-        wanted = self._columns and source is not None
+        wanted = self._columns and (source is not None or kind == "empty")
         return PlanStep(
             kind,
             tuple(self._expression(expression) for expression in expressions),
@@ -83,7 +139,7 @@ class _Walk:
             name=java.rpartition(".")[2].rpartition("$")[2],
             source=source,
             streaming=bool(node.isStreaming()),
-            columns=tuple(self._column(one) for one in elements_of(node.output())) if wanted else (),
+            columns=self._output(node) if wanted else (),
             options=(relation.options if relation is not None else options_of(node)) if wanted else {},
         )
 
@@ -96,10 +152,38 @@ class _Walk:
             source,
             str(data.providingClass().getName()),
             entries_of(data.options()),
-            tuple(self._column(one) for one in elements_of(leaf.output())) if self._columns else (),
-            partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
+            self._output(leaf) if self._columns else (),
+            tuple(map(str, elements_of(data.sourceInfo().partitionColumns()))),
+            bucketed=bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )
+
+    def _relation_of_batch(self, leaf: Any) -> StreamRelation:
+        """A leaf of the plan of a batch; of a Delta table with the files that its connector has chosen."""
+        self._leaves.append(leaf)
+        relation, delta = leaf.relation(), None
+        kind = _class(relation)
+        if kind == _OF_FILES:
+            location, kind = relation.location(), _class(relation.fileFormat())
+            if (kind, _class(location)) == _OF_DELTA:
+                kind, snapshot = DELTA, location.snapshot()
+                protocol, metadata = (str(part.json()) for part in (snapshot.protocol(), snapshot.metadata()))
+                delta = DeltaFiles(
+                    str(location.path().toString()), protocol, metadata, self._json(location.addFiles())
+                )
+        return StreamRelation(
+            len(self._leaves) - 1,
+            kind,
+            {},
+            self._output(leaf),
+            tuple(str(field.name()) for field in elements_of(relation.partitionSchema()))
+            if delta is not None
+            else (),
+            delta=delta,
+        )
+
+    def _output(self, node: Any) -> tuple[StreamColumn, ...]:
+        return tuple(self._column(column) for column in elements_of(node.output()))
 
     def _column(self, attribute: Any) -> StreamColumn:
         return StreamColumn(

@@ -10,15 +10,16 @@ What a footer may have is listed; anything else needs the JVM. Spark's own reade
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
-from tidestate.operators.spark.scan.decide import FileColumn
+from tidestate.operators.spark.scan.decide import FileColumn, PathValue
 from tidestate.recovery.spark.parquet_types import is_written_as
 from tidestate.statestore.spec.tables import TIME
 
@@ -49,8 +50,10 @@ def check_footer(
     names = _top_names(footer)
     places = {column: _place(names, column) for column in columns}
     used = {column: place for column, place in places.items() if place is not None}
+    undated = undated_columns(footer, places)
     for column, place in used.items():
-        _check_type(footer.schema.column(place), column, names[place])
+        if column not in undated:
+            _check_type(footer.schema.column(place), column, names[place])
     exact = _says_calendar(footer.metadata or {}) or not (rebased or _is_old(footer.metadata or {}))
     middles = []
     for number in range(footer.num_row_groups):
@@ -59,9 +62,16 @@ def check_footer(
         _check_chunks(chunks, row_group_bytes)
         if not exact:
             for column, chunk in chunks.items():
-                _check_calendar(column, chunk)
+                if column not in undated:
+                    _check_calendar(column, chunk)
         middles.append(_middle(group))
     return places, middles
+
+
+def undated_columns(footer: pq.FileMetaData, places: Mapping[FileColumn, int | None]) -> frozenset[FileColumn]:
+    """Columns with times of which no footer says how old they are, so that each value must be looked at."""
+    used = {column: place for column, place in places.items() if place is not None}
+    return frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
 
 
 @cache
@@ -71,9 +81,11 @@ def arrow_type(kind: str) -> pa.DataType:
     return pa.decimal128(*decimal) if decimal is not None else _ARROW[kind]
 
 
-def check_arrow(found: pa.DataType, column: FileColumn) -> None:
+def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileColumn] = frozenset()) -> None:
     """Raise `NeedsJvmError` unless Arrow reads the column in a type that is the expected one in another layout."""
     wanted = arrow_type(column.type)
+    if column in undated and found == pa.timestamp("us"):
+        return
     if pa.types.is_dictionary(found):
         found = found.value_type
     if column.type == "timestamp" and pa.types.is_timestamp(found) and found.unit == "us" and found.tz:
@@ -101,6 +113,23 @@ def _place(paths: Sequence[str], column: FileColumn) -> int | None:
     if paths[place] != column.name and not (paths[place].isascii() and column.name.isascii()):
         raise NeedsJvmError(f"the column {column.name} is written {paths[place]}")
     return place
+
+
+def check_dated(column: FileColumn, values: pa.Array) -> None:
+    """Raise `NeedsJvmError` if a time of an undated column may be one of the old calendar."""
+    oldest = pc.min(values.view(pa.int64())).as_py()
+    if oldest is not None and oldest < CALENDAR[column.type]:
+        raise NeedsJvmError(f"the column {column.name} has dates of the old calendar")
+
+
+def _is_int96_of_spark(footer: pq.FileMetaData, place: int, column: FileColumn) -> bool:
+    """Whether a column has times as Spark writes them by default, of a day and the nanoseconds in it. Others write
+    nanoseconds that no microsecond has, or days beyond what 64 bits hold, of which Arrow and Spark make other times.
+    """
+    leaf = footer.schema.column(place)
+    plain = leaf.physical_type == "INT96" and leaf.max_definition_level <= 1 and not leaf.max_repetition_level
+    by_spark = WRITER in (footer.metadata or {}) and str(footer.created_by).startswith("parquet-mr")  # type: ignore[attr-defined]
+    return plain and by_spark and column.type == "timestamp"
 
 
 def _check_type(leaf: pq.ColumnSchema, column: FileColumn, path: str) -> None:
@@ -158,6 +187,21 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     return min(map(_start, chunks)) + sum(one.total_compressed_size for one in chunks) // 2
 
 
+def chunk_spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
+    """The bytes of some columns of a row group, in order: ranges that are close are one."""
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    found: list[tuple[int, int]] = []
+    for start, size in sorted(
+        (_start(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in names
+    ):
+        end = start + size
+        if found and start <= found[-1][1] + HOLE_BYTES:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
 def _start(chunk: pq.ColumnChunkMetaData) -> int:
     return min(_offsets(chunk))
 
@@ -169,6 +213,8 @@ def _offsets(chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
 
 
 MIB = 1 << 20
+HOLE_BYTES = MIB
+"""In remote storage it is cheaper to read so many bytes for nothing than to ask once more."""
 OPENING_BYTES = 4 * MIB
 """A file costs as much as reading so many bytes, as in Spark's ``openCostInBytes``."""
 LEAST_BYTES, MOST_BYTES, TASKS = 16 * MIB, 128 * MIB, 32
@@ -179,18 +225,26 @@ RANGE_BYTES = 64 * MIB
 
 @dataclass(frozen=True, order=True)
 class FileRange:
-    """Bytes ``[start, end)`` of a file of ``size`` bytes, which one branch of the plan reads. ``path`` is local."""
+    """Bytes ``[start, end)`` of a file, which one branch of the plan reads."""
 
     branch: int
     path: str
+    """A local path, or what follows ``root``."""
     start: int
     end: int
     size: int
+    """Of the whole file."""
+    root: str = ""
+    """The bucket of a file in remote storage, with the options by which it is reached."""
+    version: str = ""
+    """Of a file in remote storage: what its storage calls its bytes of when it was looked at."""
+    values: tuple[PathValue, ...] = ()
+    """Of the branch's partition columns."""
 
 
-def divide(files: Iterable[tuple[int, str, int]]) -> tuple[tuple[FileRange, ...], ...]:
-    """The ranges of each task, in order; ``files``: the branch, path and size of each."""
-    ranges = [one for file in sorted(files) for one in _ranges(*file)]
+def divide(files: Iterable[FileRange]) -> tuple[tuple[FileRange, ...], ...]:
+    """The ranges of each task, in order, of whole files."""
+    ranges = [part for file in sorted(files, key=_order) for part in _parts(file)]
     weight = sum(_weight(one) for one in ranges)
     most = min(max(weight // TASKS, LEAST_BYTES), MOST_BYTES)
     tasks: list[list[FileRange]] = []
@@ -210,9 +264,13 @@ def row_groups(middles: Sequence[int], one: FileRange) -> list[int]:
     return [number for number, middle in enumerate(within) if one.start <= middle < one.end]
 
 
-def _ranges(branch: int, path: str, size: int) -> list[FileRange]:
-    starts = range(0, size, RANGE_BYTES) or [0]
-    return [FileRange(branch, path, start, min(start + RANGE_BYTES, size), size) for start in starts]
+def _order(file: FileRange) -> tuple[int, str, str, int]:
+    return file.branch, file.root, file.path, file.size
+
+
+def _parts(file: FileRange) -> list[FileRange]:
+    starts = range(0, file.size, RANGE_BYTES) or [0]
+    return [replace(file, start=start, end=min(start + RANGE_BYTES, file.size)) for start in starts]
 
 
 def _weight(one: FileRange) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.operators.spark.scan.decide import Branch, Condition, Constant, DirectScan, FileColumn
+from tidestate.operators.spark.scan.decide import (
+    Branch,
+    Condition,
+    Constant,
+    DirectScan,
+    FileColumn,
+    PathValue,
+    ReadColumn,
+)
 from tidestate.operators.spark.scan.files import (
     FileRange,
     NeedsJvmError,
     arrow_type,
     check_arrow,
+    check_dated,
     check_footer,
+    chunk_spans,
     row_groups,
+    undated_columns,
 )
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
 
 READ_ROWS = 1 << 17
 """The most rows of a batch."""
@@ -29,6 +43,25 @@ BUFFER_BYTES = 1 << 20
 """What is read at once of each column."""
 _BLOCK = 1 << 20
 _SUMS = b"crc\x00"
+
+
+TAIL_BYTES = 1 << 18
+"""What is read first of a file in remote storage: its footer, or all of it."""
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A range whose footer was checked."""
+
+    range: FileRange
+    names: dict[FileColumn, str]
+    """What the columns that are needed are called in the file, where it has them."""
+    groups: list[int]
+    """The row groups of the range."""
+    undated: frozenset[FileColumn]
+    held: HeldRanges | None = None
+    """Of a file in remote storage: what was read of it, and its footer."""
+    footer: pq.FileMetaData | None = None
 
 
 def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -39,17 +72,17 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
     """
     schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
     try:
-        checked = [(one, *_check(scan, one, row_group_bytes)) for one in ranges]
-        for one, names, groups in checked:
-            yield from _read(schema, scan.branches[one.branch], one, names, groups)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        checked = [_check(scan, one, row_group_bytes) for one in ranges]
+        for one in checked:
+            yield from _read(schema, scan.branches[one.range.branch], one)
+    except (OSError, ValueError, KeyError, pa.ArrowException, TidestateError) as error:
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
 
 def columns_read(branch: Branch) -> list[FileColumn]:
     """The columns of the files that a branch needs, for its values and its filters, each once."""
-    values = [value for value in branch.values if isinstance(value, FileColumn)]
-    return list(dict.fromkeys([*values, *(column for condition in branch.filters for column in condition.columns)]))
+    needed = [*branch.values, *(column for condition in branch.filters for column in condition.columns)]
+    return list(dict.fromkeys(column for column in needed if isinstance(column, FileColumn)))
 
 
 def seen_type(kind: str) -> pa.DataType:
@@ -57,37 +90,75 @@ def seen_type(kind: str) -> pa.DataType:
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
 
 
-def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> tuple[dict[FileColumn, str], list[int]]:
-    """What the columns that are needed are called in the file, where it has them, and the row groups of the range."""
-    with _open(one) as file:
+def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
+    held = _held(one) if one.root else None
+    with _open(one, held) as file:
         branch = scan.branches[one.branch]
         columns = columns_read(branch)
         places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
         leaves = [file.schema.column(place).path for place in range(len(file.schema))]
         names = {column: leaves[place] for column, place in places.items() if place is not None}
+        undated = undated_columns(file.metadata, places)
         for column, name in names.items():
-            check_arrow(arrow.field(name).type, column)
-        _check_sums(one)
-    return names, row_groups(middles, one)
+            check_arrow(arrow.field(name).type, column, undated)
+        groups = row_groups(middles, one)
+        if held is None:
+            _check_sums(one)
+            return _Checked(one, names, groups, undated)
+        if one.size > TAIL_BYTES:
+            held.hold([])
+        return _Checked(one, names, groups, undated, held, file.metadata)
 
 
-def _open(one: FileRange) -> pq.ParquetFile:
+def _held(one: FileRange) -> HeldRanges:
+    """A file in remote storage, of which the end is held."""
+    files = foreign_files(one.root)
+    if files is None:
+        raise NeedsJvmError(f"tasks do not read files of {one.root.partition(':')[0]}://")
+    held = HeldRanges(lambda start, end: files.read(one.path, start, end, one.version), one.size)
+    held.hold([(max(0, one.size - TAIL_BYTES), one.size)])
+    return held
+
+
+def _open(one: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    how: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "memory_map": False}
+    how["coerce_int96_timestamp_unit"] = "us"
+    if held is not None:
+        return pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=footer, **how)
     if (found := os.stat(one.path).st_size) != one.size:
         raise NeedsJvmError(f"a file has changed: expected {one.size} bytes, found {found}")
-    return pq.ParquetFile(one.path, buffer_size=BUFFER_BYTES, pre_buffer=False, memory_map=False)
+    return pq.ParquetFile(one.path, **how)
 
 
-def _read(
-    schema: pa.Schema, branch: Branch, one: FileRange, names: Mapping[FileColumn, str], groups: Sequence[int]
-) -> Iterator[pa.RecordBatch]:
-    if not groups:
+def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.RecordBatch]:
+    one, names, held = checked.range, checked.names, checked.held
+    if not checked.groups:
         return
-    with _open(one) as file:
+    with _open(one, held, checked.footer) as file:
         chosen = list(names.values())
-        for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=chosen, use_threads=False):
-            columns = {column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)}
-            yield _row_batch(schema, branch, columns, batch.num_rows)
+        # Of a file in remote storage one row group after the other is in memory.
+        for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
+            if held is not None and one.size > TAIL_BYTES:
+                held.hold(chunk_spans(file.metadata.row_group(part[0]), chosen))
+            for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
+                columns: dict[ReadColumn, pa.Array] = {
+                    column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)
+                }
+                for column in checked.undated:
+                    check_dated(column, columns[column])
+                columns |= path_arrays(branch, one.values, batch.num_rows)
+                yield _row_batch(schema, branch, columns, batch.num_rows)
+        if held is not None:
+            held.hold([])
+
+
+def path_arrays(branch: Branch, values: Sequence[PathValue], rows: int) -> dict[ReadColumn, pa.Array]:
+    """The partition columns of a file, which have these values, as so many rows."""
+    return {
+        column: pa.repeat(_values([value], column.type)[0], rows)
+        for column, value in zip(branch.partitions, values, strict=True)
+    }
 
 
 def _as_expected(batch: pa.RecordBatch, name: str | None, column: FileColumn) -> pa.Array:
@@ -100,7 +171,7 @@ def _as_expected(batch: pa.RecordBatch, name: str | None, column: FileColumn) ->
 
 
 def _row_batch(
-    schema: pa.Schema, branch: Branch, columns: Mapping[FileColumn, pa.Array], rows: int
+    schema: pa.Schema, branch: Branch, columns: Mapping[ReadColumn, pa.Array], rows: int
 ) -> pa.RecordBatch:
     mask = kept_rows(branch.filters, columns) if branch.filters else None
     arrays = []
@@ -151,12 +222,12 @@ _COMPARED: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 }
 
 
-def kept_rows(filters: tuple[Condition, ...], columns: Mapping[FileColumn, pa.Array]) -> pa.Array:
+def kept_rows(filters: tuple[Condition, ...], columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
     """Per row true, false or null; only rows with true are kept. There is at least one filter."""
     return reduce(pc.and_kleene, (_truth(one, columns) for one in filters))
 
 
-def _truth(one: Condition, columns: Mapping[FileColumn, pa.Array]) -> pa.Array:
+def _truth(one: Condition, columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
     if one.column is None:
         inside = [_truth(inner, columns) for inner in one.inside]
         if one.kind == "not":
@@ -173,7 +244,7 @@ def _truth(one: Condition, columns: Mapping[FileColumn, pa.Array]) -> pa.Array:
     return _COMPARED[one.kind](rows, values[0])
 
 
-def _values(values: tuple[Any, ...], kind: str) -> pa.Array:
+def _values(values: Sequence[Any], kind: str) -> pa.Array:
     """Literals as Spark keeps them: dates in days, times in microseconds."""
     wanted = arrow_type(kind)
     if pa.types.is_temporal(wanted):

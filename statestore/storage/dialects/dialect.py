@@ -39,6 +39,25 @@ class Below(NamedTuple):
         )
 
 
+class SeenFile(NamedTuple):
+    """What storage says of a file that others may replace at any time."""
+
+    size: int
+    version: str
+    """What tells its bytes from others under the name, such as an ETag."""
+    changed_s: int
+    """When it was written, in whole seconds since 1970: HTTP says no more."""
+
+
+class Versions(NamedTuple):
+    """How a file is read as it was when it was looked at, for services that can be asked for that."""
+
+    look: Callable[[Any, str], SeenFile]
+    """What a file is now: file system, full name."""
+    read: Callable[[Any, str, int, int, str], bytes]
+    """A range of a version: file system, full name, start, end, version. Raises where that is there no more."""
+
+
 class Reply(NamedTuple):
     """What a service has answered, as far as an error tells. Statuses are those of HTTP, whatever it speaks."""
 
@@ -217,6 +236,8 @@ class Dialect:
     """The full names of writes below a folder that have not ended, where a writer that dies leaves some."""
     age_us: Callable[[Any, str], int | None] | None = None
     """How old an object is by the service's own clock; none where it does not answer with its time."""
+    versions: Versions | None = None
+    """How files of others are read; none where a range of a version cannot be asked for."""
 
     check: Callable[[str], None] = _check
     """Raise `UsageError` for the URL of a root that this storage cannot have."""

@@ -15,6 +15,8 @@ from tidestate.statestore.storage.dialects.dialect import (
     SILENCE_SECONDS,
     Dialect,
     ErrorNames,
+    SeenFile,
+    Versions,
     bounded_upload,
 )
 
@@ -69,6 +71,28 @@ def _age_us(fs: Any, full: str) -> int | None:
     return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
 
 
+def _look(fs: Any, full: str) -> SeenFile:
+    bucket, key, _ = fs.split_path(full)
+    reply = fs.call_s3("head_object", Bucket=bucket, Key=key)
+    return SeenFile(int(reply["ContentLength"]), str(reply["ETag"]), int(reply["LastModified"].timestamp()))
+
+
+def _read_version(fs: Any, full: str, start: int, end: int, version: str) -> bytes:
+    from fsspec.asyn import sync
+
+    found: bytes = sync(fs.loop, _range, fs, full, f"bytes={start}-{end - 1}", version)
+    return found
+
+
+async def _range(fs: Any, full: str, span: str, version: str) -> bytes:
+    bucket, key, _ = fs.split_path(full)
+    reply = await fs._call_s3("get_object", Bucket=bucket, Key=key, Range=span, IfMatch=version)
+    try:
+        return bytes(await reply["Body"].read())
+    finally:
+        reply["Body"].close()
+
+
 S3 = Dialect(
     scheme="s3",
     aliases=("s3a",),
@@ -101,6 +125,7 @@ S3 = Dialect(
     no_container=frozenset({"NoSuchBucket"}),
     age_us=_age_us,
     check=_check,
+    versions=Versions(_look, _read_version),
     spelled=lambda rest: rest.strip("/"),
     hadoop=lambda url, options: url.replace("s3://", "s3a://", 1),
     connect=_connect,

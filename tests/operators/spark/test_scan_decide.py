@@ -17,6 +17,7 @@ from tidestate.operators.spark.scan.decide import (
     DirectScan,
     Fallback,
     FileColumn,
+    PathColumn,
     decide,
 )
 
@@ -85,7 +86,11 @@ def test_a_union_has_a_branch_for_each_source() -> None:
         (source(format="org.apache.spark.sql.kafka010.KafkaSourceProvider"), "the source is KafkaSourceProvider"),
         (source(options={"mergeSchema": "true"}), "the option mergeschema"),
         (source(options={"datetimeRebaseMode": "LEGACY"}), "the option datetimerebasemode"),
-        (source(partitioned=True), "partition columns"),
+        (source(bucketed=True), "buckets"),
+        (source(partitions=("t",)), "the partition column t has the type timestamp"),
+        (source(partitions=("d",)), "the partition column d has the type of no column"),
+        (source(partitions=("k",), options={"path": "/in/*"}), "partition columns below a pattern"),
+        (source(partitions=("k",), options={}), "partition columns below a pattern"),
         (source(table=True), "a table"),
         (source(columns=(StreamColumn(1, "a", "int", ("EXISTS_DEFAULT",)),)), "a has a default"),
         (source(columns=(StreamColumn(1, "a", "int"), StreamColumn(2, "A", "int"))), "differ only in case"),
@@ -109,6 +114,21 @@ def test_a_union_has_a_branch_for_each_source() -> None:
 )
 def test_refused_with_a_reason(plan: PlanStep, reason: str) -> None:
     assert reason in refusal(plan)
+
+
+def test_partition_columns_are_read_from_the_path_and_filtered_as_others() -> None:
+    plan = PlanStep(
+        "filter",
+        (Expression("=", type="boolean", inside=(K, Expression("literal", type="string", value="x"))),),
+        (source(partitions=("v", "k")),),
+    )
+    found = decide(plan, SETTINGS)
+    assert isinstance(found, DirectScan)
+    (branch,) = found.branches
+    v, k = PathColumn("v", "bigint", 0), PathColumn("k", "string", 1)
+    assert (branch.folder, branch.partitions) == ("/in", (v, k))
+    assert branch.values == (FileColumn("t", "timestamp"), k, v)
+    assert branch.filters == (Condition("=", column=k, values=("x",)),)
 
 
 @pytest.mark.parametrize("kind", ["float", "double", "binary", "decimal(7,2)"])

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from tidestate.operators.spark.scan.files import MIB, OPENING_BYTES, FileRange, divide, row_groups
 
 SIZES = st.integers(0, 1 << 20) | st.integers(0, 400 * MIB)
-FILE = st.tuples(st.integers(0, 2), st.text("abc", min_size=1, max_size=3), SIZES)
-FILES = st.lists(FILE, unique_by=lambda file: file[:2])
+
+
+def whole(branch: int, path: str, size: int) -> FileRange:
+    return FileRange(branch, path, 0, size, size)
+
+
+FILE = st.builds(whole, st.integers(0, 2), st.text("abc", min_size=1, max_size=3), SIZES)
+FILES = st.lists(FILE, unique_by=lambda file: (file.branch, file.path))
 
 
 @given(FILES, st.randoms())
@@ -21,12 +27,12 @@ def test_all_bytes_once_and_in_an_order_that_does_not_depend_on_the_listing(file
     flat = [one for task in tasks for one in task]
     assert flat == sorted(flat)
     assert all(tasks)
-    for branch, path, size in files:
-        mine = [one for one in flat if (one.branch, one.path) == (branch, path)]
+    for file in files:
+        mine = [one for one in flat if (one.branch, one.path) == (file.branch, file.path)]
         ends = [0, *(one.end for one in mine)]
         assert [one.start for one in mine] == ends[:-1]
-        assert ends[-1] == size
-        assert {one.size for one in mine} == {size}
+        assert ends[-1] == file.size
+        assert {one.size for one in mine} == {file.size}
 
 
 @given(FILES)
@@ -44,7 +50,7 @@ def test_each_row_group_is_in_one_range(middles: list[int], size: int, step: int
 
 
 def test_files_of_a_usual_batch_are_read_at_once_and_small_ones_together() -> None:
-    assert len(divide([(0, "a", 15 * MIB), (0, "b", 15 * MIB)])) == 2
-    assert len(divide([(0, f"{n:03d}", 10_000) for n in range(100)])) < 40
-    assert len(divide([(0, "a", 1000), (0, "b", 1000)])) == 1
+    assert len(divide([whole(0, "a", 15 * MIB), whole(0, "b", 15 * MIB)])) == 2
+    assert len(divide([whole(0, f"{n:03d}", 10_000) for n in range(100)])) < 40
+    assert len(divide([whole(0, "a", 1000), whole(0, "b", 1000)])) == 1
     assert divide([]) == ()

@@ -134,6 +134,29 @@ def test_dates_of_the_old_calendar(
             read(path, ("a", "date"), rebased=rebased)
 
 
+@pytest.mark.parametrize(
+    ("values", "writer", "reason"),
+    [
+        ([datetime(1901, 1, 1), None, datetime(2024, 1, 1, microsecond=1)], "parquet-mr version 1.16.0", None),
+        ([None], "parquet-mr version 1.16.0", None),
+        ([datetime(1900, 12, 31, 23, 59)], "parquet-mr version 1.16.0", "has dates of the old calendar"),
+        ([datetime(2024, 1, 1)], "impala version 4", "INT96"),
+    ],
+)
+def test_times_as_spark_writes_them_by_default(
+    tmp_path: Path, values: list[Any], writer: str, reason: str | None
+) -> None:
+    path = write(tmp_path, pa.timestamp("us"), values, facts=NEW, use_deprecated_int96_timestamps=True)
+    data, own = path.read_bytes(), pq.ParquetFile(path).metadata.created_by.encode()
+    path.write_bytes(data.replace(own, writer.encode().ljust(len(own))))
+    if reason is not None:
+        with pytest.raises(NeedsJvmError, match=reason):
+            read(path, ("a", "timestamp"))
+        return
+    found = read(path, ("a", "timestamp"))["a"].cast(pa.timestamp("us")).to_pylist()
+    assert found == values
+
+
 def test_a_row_group_beyond_the_budget(tmp_path: Path) -> None:
     path = write(tmp_path, pa.int64(), list(range(10_000)), use_dictionary=False, compression="none")
     with pytest.raises(NeedsJvmError, match="too large for the memory budget"):
