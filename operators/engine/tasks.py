@@ -201,6 +201,7 @@ def _step(
         expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
         max_event_us=arrived.max_event_us,
         inputs=arrived.pieces,
+        arrived=sum(rows.num_rows for rows in arrived.by_partition.values()),
         panes=files.finish(),
         chunks=files.chunks,
         late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
