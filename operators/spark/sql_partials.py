@@ -35,6 +35,7 @@ from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.progress.input_progress import plain_until
 from tidestate.operators.progress.instants import FIRST_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import LONGEST_PAUSE
 from tidestate.operators.spark.types import arrow_schema, quoted
@@ -300,7 +301,7 @@ class SqlPartials:
 
     def blocks(self, batch: MicroBatch, rows: DataFrame) -> list[Block] | str:
         """The blocks of a batch, as `run_task` makes them of its rows; or why all its rows must be handed over."""
-        sql = sql_plan(batch.graph, rows.schema)
+        sql = sql_plan(batch.graph, rows.schema) if SPARK_4 else "Spark 3.5 gives no table of Arrow's"
         if isinstance(sql, str):
             return sql
         if self._pause_left:

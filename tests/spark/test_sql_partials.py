@@ -29,6 +29,7 @@ from tidestate.operators.spark import in_driver, sql_partials
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sql_partials import bounds_of, classified_entries, entries, sql_plan
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.summary import path_text
 from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.limits import KEY_BYTES
@@ -221,3 +222,6 @@ def test_why_rows_are_handed_over(spark: SparkSession, tmp_path: Path) -> None:
         {"in_driver", "sql_partials"},
     )
     assert scans == [(None, "its windows are not of a fixed span")]
+    (scan,) = (manifest.scan for manifest in Checkpoint.open(tmp_path / "root").history() if manifest.scan)
+    sentence = path_text(scan)
+    assert sentence.endswith("and hands them over to tasks (its windows are not of a fixed span).")

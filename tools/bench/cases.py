@@ -196,7 +196,8 @@ def _few_changes(setting: Setting) -> Measured:
 MILLION = 1_000_000
 CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
-    Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.0", _tumbling(100, rated=True)),
+    Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.3", _tumbling(100, rated=True)),
+    Case("tumbling, 100,000 keys, rows of the JVM", ROCKSDB, ">= 5", _tumbling(100_000, rated=True)),
     Case("tumbling, 100,000 keys", ROCKSDB, ">= 8", _tumbling(100_000)),
     Case("tumbling, 100,000 keys, default provider", DEFAULT, ">= 3", _tumbling(100_000, provider="default")),
     Case("tumbling, 5,000,000 keys", ROCKSDB, ">= 12", _tumbling(5 * MILLION)),
