@@ -240,11 +240,11 @@ def _state(name: str, partial: Partial, sql: SqlPlan, table: pa.Table) -> Values
         usual = table[name]
         return pc.if_else(usual.is_valid(), usual, table[f"{name}_any"])
     if f"{name}_high" in table.column_names:
-        return _joined(table[name], table[f"{name}_high"])
+        return joined_halves(table[name], table[f"{name}_high"])
     return table[name]
 
 
-def _joined(low: Values, high: Values) -> Values:
+def joined_halves(low: Values, high: Values) -> Values:
     """Sums of whole numbers from those of their halves: int64, or decimals where one does not fit."""
     upper, lower = (pc.fill_null(half, 0).to_numpy() for half in (high, low))
     if np.abs(upper).max(initial=0) < 1 << 29 and lower.max(initial=0) < 1 << 61:

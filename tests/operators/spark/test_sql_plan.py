@@ -14,7 +14,7 @@ from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.plan.slicing import Slicing
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.spark.sql_partials import SqlPlan, sql_plan
+from tidestate.operators.spark.sql_partials import SqlPlan, joined_halves, sql_plan
 from tidestate.operators.spark.types import arrow_schema
 
 COLUMNS: dict[str, str | ArrayType] = {
@@ -112,3 +112,15 @@ def test_rows_from_the_first_bound_on_are_taken(rule: Any, lateness: str, first_
     assert slicing.taken_from(BEGINNING_US) == BEGINNING_US
     assert (slicing.width_us, slicing.shift_us) == (60_000_000, 0)
     assert made.plan.input.schema.field("t").type == pa.timestamp("us", tz="UTC")
+
+
+def test_sums_of_halves_are_sums() -> None:
+    least, most = -(2**63), 2**63 - 1
+    groups = [[least] * 3, [most, most, 1], [-1, 2**32], [least, most], [5], []]
+    for given in (groups, groups[2:]):  # with sums beyond 64 bits, and without
+        low = [sum(value & (2**32 - 1) for value in group) if group else None for group in given]
+        high = [sum(value >> 32 for value in group) if group else None for group in given]
+        sums = joined_halves(pa.chunked_array([low], pa.int64()), pa.chunked_array([high], pa.int64()))
+        assert [None if one.as_py() is None else int(one.as_py()) for one in sums] == [
+            sum(g) if g else None for g in given
+        ]
