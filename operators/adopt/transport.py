@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -9,10 +10,9 @@ import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.output_files import pane_files
-from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, write_state
-from tidestate.operators.engine.tasks import BatchInput, InProcess
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput
+from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, pane_files, write_state
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
@@ -33,10 +33,17 @@ class AdoptingTransport:
     parallelism = 1
     max_tasks = 1
 
-    def run(self, batch: MicroBatch, given: BatchInput[Adopted]) -> list[TaskResult]:
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: Adopted | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
         """As in `Transport`; the job has one operator."""
-        if (rows := given.rows) is None:
-            return self._inner.run(batch, BatchInput(blocks=given.blocks, after=given.after))
+        if rows is None:
+            return self._inner.run(batch, blocks=blocks, after=after)
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         owned = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
@@ -71,9 +78,9 @@ def _taken(
     plan, mark = operator.plan, adopted.watermark_us
     context = Context.between(mark, mark, batch.was_us, batch.now_us, batch.store.budget_bytes)
     store = MemoryStore(operator.tables)
-    moved, dues = finished(plan, store, adopted.take(plan, store, rows, context), context)
-    dues = dues._replace(watermark=None)  # only the next step can tell
-    return write_state(objects, batch, operator, partition, moved.changes, dues, Restored()), moved
+    moved = finished(plan, store, adopted.take(plan, store, rows, context), context)
+    # When something is due next, only the next step can tell.
+    return write_state(objects, batch, operator, partition, moved.changes, None, moved.due_us, Restored()), moved
 
 
 def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:

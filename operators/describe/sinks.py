@@ -136,16 +136,3 @@ def sink_name(sink: Sink[Any]) -> str:
     kind = type(sink)
     named: str = getattr(sink, "__qualname__", kind.__qualname__)
     return str(sink) if "__str__" in vars(kind) else named
-
-
-def is_ready(sink: Sink[Any]) -> bool:
-    """Whether a sink takes deliveries now, as far as it says. Raises what its ``ready`` raises, but not `Refused`."""
-    return not hasattr(sink, "ready") or accepts(sink.ready)
-
-
-def accepts(answer: Callable[[], object]) -> bool:
-    """Whether a call of a sink's is no refusal."""
-    try:
-        return answer() is not False
-    except Refused:
-        return False

@@ -31,7 +31,6 @@ from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.tasks import InProcess, step_partitions
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
@@ -408,7 +407,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
                     after = view.fork()
                     after.apply(made.changes)
                     # Which windows are due next is not known any more: the next step looks.
-                    edited[number] = PendingPartition(after, Dues(None, operator.base[number].due_us))
+                    edited[number] = PendingPartition(after, None, operator.base[number].due_us)
             if edited:
                 since = self._standing.since.with_edits(edited, sum(total_of.values()))
                 self._standing = replace(self._standing, since=since)

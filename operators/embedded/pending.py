@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     PartitionResult,
     TaskResult,
     open_partition,
+    pane_files,
+    rejections_of,
     take_step,
-    with_dues,
+    write_outputs,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context, Progress
@@ -73,10 +73,11 @@ class OpenPartitions:
 
 @dataclass(frozen=True)
 class PendingPartition:
-    """A state partition with its changes, and when something is due next in it."""
+    """A state partition with its changes, and when something is due next in it, as `Transition` has it."""
 
     view: OverlayView
-    dues: Dues
+    due: int | None
+    due_us: int | None
 
 
 class PendingPartitions:
@@ -91,11 +92,11 @@ class PendingPartitions:
     def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         """As in `Partitions`: a copy of the partition takes the step, and is in ``stepped``."""
         view = self._view(partition)
-        moved, dues = take_step(self._plan, view, arriving, context)
+        moved = take_step(self._plan, view, arriving, context)
         # A copy: if a later step of this call raises, the partition is as it was before all of them.
         after = view.fork()
         after.apply(moved.changes)
-        self.stepped[partition] = PendingPartition(after, dues)
+        self.stepped[partition] = PendingPartition(after, moved.due, moved.due_us)
         return moved
 
 
@@ -139,7 +140,10 @@ class Unflushed:
 
     def states(self, base: Mapping[int, PartitionState]) -> dict[int, PartitionState]:
         """The state partitions of the newest checkpoint, in which something is due when calls have left it to be."""
-        own = {number: with_dues(base[number], pending.dues) for number, pending in self.partitions.items()}
+        own = {
+            number: msgspec.structs.replace(base[number], due_mark=pending.due, due_us=pending.due_us)
+            for number, pending in self.partitions.items()
+        }
         return {number: own.get(number, state) for number, state in base.items()}
 
     def written(
@@ -159,11 +163,12 @@ class Unflushed:
             view = pending.view.fork()
             view.apply({table: TableChanges(expire=bound) for table, bound in bounds.items()})
             monitor = restored(number).restored
-            return write_state(objects, batch, operator, number, view.changes(), pending.dues, monitor)
+            return write_state(objects, batch, operator, number, view.changes(), pending.due, pending.due_us, monitor)
 
         files = pane_files(objects, plan, sequence, context.watermark, operator.emitted)
         for panes in self.panes:
             files.add(panes)
+        reasons, example = rejections_of(plan, pa.concat_tables(self.rejected) if self.rejected else None)
         return TaskResult(
             operator=plan.name,
             span=(0, batch.partitions),
@@ -176,5 +181,6 @@ class Unflushed:
             chunks=files.chunks,
             late=write_outputs(objects, f"late/{plan.name}", sequence, self.rejected),
             counters=self.counters,
-            rejected=rejections_of(plan, pa.concat_tables(self.rejected) if self.rejected else None),
+            rejected=reasons,
+            example=example,
         )

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.describe.sinks import Sink, accepts, is_ready
+from tidestate.operators.describe.sinks import Refused, Sink
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
@@ -137,14 +137,14 @@ class Offers:
 
         def offered() -> bool:
             self._check()
-            return is_ready(sink) and accepts(lambda: sink(rows, delivery.id))
+            return _is_ready(sink) and _accepts(lambda: sink(rows, delivery.id))
 
         self._until(offered, f"the sink refuses {delivery}", wait)
 
     def attempt(self, sink: Sink[_P], read: Callable[[], _P], delivery: Delivery) -> bool:
         """Whether the sink accepts them now. Raises what it raises."""
         self._check()
-        return self._called(lambda: is_ready(sink) and accepts(lambda: sink(read(), delivery.id)))
+        return self._called(lambda: _is_ready(sink) and _accepts(lambda: sink(read(), delivery.id)))
 
     def hold(self, sinks: Iterable[Sink[Any]], wait: Callable[[float], None] = time.sleep) -> None:
         """Returns when all ``sinks`` are ready; for the intake. Else as `offer`."""
@@ -153,13 +153,13 @@ class Offers:
         def ready() -> bool:
             if self.waiting_since_us is not None:
                 self._check()
-            return all(map(is_ready, sinks))
+            return all(map(_is_ready, sinks))
 
         self._until(ready, _NOT_READY, wait)
 
     def ready(self, sinks: Iterable[Sink[Any]]) -> bool:
         """Whether all ``sinks`` are ready now, without a wait: one begins, or ends, with the answer."""
-        found = self._called(lambda: all(map(is_ready, sinks)))
+        found = self._called(lambda: all(map(_is_ready, sinks)))
         if found:
             self._end_of_wait(_NOT_READY)
         else:
@@ -217,6 +217,19 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _is_ready(sink: Sink[Any]) -> bool:
+    """Whether a sink takes deliveries now, as far as it says. Raises what its ``ready`` raises, but not `Refused`."""
+    return not hasattr(sink, "ready") or _accepts(sink.ready)
+
+
+def _accepts(answer: Callable[[], object]) -> bool:
+    """Whether a call of a sink's is no refusal."""
+    try:
+        return answer() is not False
+    except Refused:
+        return False
 
 
 def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:

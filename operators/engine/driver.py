@@ -41,7 +41,6 @@ from tidestate.operators.engine.rebuild import check_replayed, needs_side_run
 from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import LateRows, warn_of_purged
 from tidestate.operators.engine.tasks import (
-    BatchInput,
     RowsOfPartitions,
     Transport,
     ledger_blocks,
@@ -104,11 +103,13 @@ class Driver(Generic[B, _P]):
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
-        self._upkeep = Upkeep(job.checkpoint, job.head.epoch, retain)
+        self._upkeep = None if retain is None else Upkeep(job.checkpoint, job.head.epoch, retain)
         self._served_at = None if metrics is None else address_of(metrics)
         self._endpoint: Endpoint | None = None
         self._published, self._seconds = 0, dict[str, float]()
         self._requests: RequestWatch | None = None
+        self._is_running = False
+        """Whether all that `begin` starts is running."""
         self._may_collect = False
         """Whether nothing is lost, so that old checkpoints need not be kept for it: once so, always in this run."""
         self._answering = threading.local()
@@ -122,6 +123,8 @@ class Driver(Generic[B, _P]):
         """Take the lease of the root, until `end`; idempotent. A drained job needs none. With ``replays`` nothing is
         collected before messages that were lost are back.
         """
+        if self._is_running:
+            return
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
@@ -133,8 +136,9 @@ class Driver(Generic[B, _P]):
             self._may_collect = self._may_collect or not (
                 needs_side_run(self.job.graph, self.head) or (replays and rebuilt(self.job.graph, self.head))
             )
-            if self._may_collect:
+            if self._may_collect and self._upkeep is not None:
                 self._upkeep.begin()
+            self._is_running = self._may_collect  # until then each call looks again
 
     def serve_requests(self, run: AskedRun) -> None:
         """Let others ask this run by files in the root, until `end`. A run is asked once, and a drained job never."""
@@ -155,6 +159,7 @@ class Driver(Generic[B, _P]):
         """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated. A
         request that is being done is done first.
         """
+        self._is_running = False
         if self._requests is not None:
             self._requests.end()
         try:
@@ -167,7 +172,8 @@ class Driver(Generic[B, _P]):
         finally:
             self.job.log.end()
             self.offers.give_up()
-            self._upkeep.end()
+            if self._upkeep is not None:
+                self._upkeep.end()
             endpoint, self._endpoint = self._endpoint, None
             if endpoint is not None:
                 endpoint.close()
@@ -208,7 +214,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(blocks=ledger_blocks(micro_batch, rows.tables)))
+            results = self._transport.run(micro_batch, blocks=ledger_blocks(micro_batch, rows.tables))
         position = replace(_clock(micro_batch, clock_us), fed=rows.ledgers)
         return self.commit(micro_batch.checkpoint_id, results, "feed", position)
 
@@ -220,7 +226,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(None, "replay")
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(replay))
+            results = self._transport.run(micro_batch, replay)
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
 
     def put_rows_back(self, rows: RowsOfPartitions) -> Manifest:
@@ -230,7 +236,8 @@ class Driver(Generic[B, _P]):
         with self._computing():
             results = with_rows(micro_batch, rows)
         manifest = self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), mended=True)
-        self._upkeep.begin()
+        if self._upkeep is not None:
+            self._upkeep.begin()
         return manifest
 
     def tick(
@@ -245,7 +252,7 @@ class Driver(Generic[B, _P]):
             if micro_batch.idle(ends):
                 results = without_input(micro_batch, ends)
             else:
-                results = self._transport.run(micro_batch, BatchInput(after=ends))
+                results = self._transport.run(micro_batch, after=ends)
         return self.commit(micro_batch.checkpoint_id, results, "tick", _clock(micro_batch, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
@@ -289,7 +296,8 @@ class Driver(Generic[B, _P]):
         spent = msgspec.structs.replace(self._finished, made=made)
         with self._unless_fenced(), self._watch.timed("publish"):
             manifest = self.job.commit(results, kind, position, spent=spent, request=self._request, **how)
-        self._upkeep.published()
+        if self._upkeep is not None:
+            self._upkeep.published()
         if kind == "feed":
             warn_of_purged(self.job, manifest)
         with self._watch.timed("deliver"):
@@ -328,7 +336,7 @@ class Driver(Generic[B, _P]):
     @property
     def upkept(self) -> Upkept | None:
         """What this run has collected; None if it keeps everything."""
-        return self._upkeep.done
+        return None if self._upkeep is None else self._upkeep.done
 
     def hold(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
         """Wait until the sinks, by default those of the job, are ready to take more. Raises `UsageError` if the input
@@ -393,7 +401,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us)
         with self._computing():
-            results = self._transport.run(micro_batch, BatchInput(batch))
+            results = self._transport.run(micro_batch, batch)
         after = replace(position(micro_batch.checkpoint_id), processing_us=micro_batch.now_us)
         return self.commit(micro_batch.checkpoint_id, results, kind, after, **how)
 

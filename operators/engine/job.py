@@ -21,7 +21,7 @@ from tidestate.operators.bind.evolve import TakenOver, after_step, check_followe
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.job_log import JobLog, Published
+from tidestate.operators.engine.job_log import JobLog
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
 from tidestate.operators.engine.partitions import TaskResult
@@ -455,7 +455,7 @@ class Job:
         if not self._begun and restored is not None:
             self._begun = True
             log.info(restore_text(restored))
-        self._log(manifest, answers)
+        self.log.published(manifest, plans, progress, answers, time.monotonic())
         self._hook("after-manifest", manifest.id)
         return manifest
 
@@ -474,13 +474,6 @@ class Job:
         counters = total([self._named(one) for one in answers])
         invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         return counters
-
-    def _log(self, manifest: Manifest, answers: Mapping[str, Sequence[TaskResult]]) -> None:
-        """Log a published checkpoint, and what its steps give reason to warn of."""
-        ahead = {name: sum(one.counters.get("future", 0) for one in of_name) for name, of_name in answers.items()}
-        rejected = {name: [one.rejected for one in of_name] for name, of_name in answers.items()}
-        published = Published(manifest, self.graph.plans, self._progress)
-        self.log.published(published, ahead, rejected, time.monotonic())
 
     def _operators_after(
         self, answers: Mapping[str, Sequence[TaskResult]], progress: Mapping[str, Progress], *, rebuilt: bool

@@ -219,7 +219,9 @@ class Lanes(Generic[_P]):
                 raise _BehindError
 
     def _sink(self, lane: Lane[_P]) -> Sink[_P]:
-        return lane.sink if lane.asked else _Asking(lane.sink, partial(self._ask_again, lane))
+        if lane.asked:
+            return lane.sink
+        return _Asking(lane.sink, partial(self._ask_again, lane))
 
     def _hand_over(self, lane: Lane[_P], output: Output, offer: Callable[[Delivery], bool]) -> bool:
         """Offer what a sink lacks of an output; False once it is refused."""

@@ -20,7 +20,6 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.input_progress import observed_progress
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Claims, Context, Progress
-from tidestate.statestore.arrays import total
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.combiners import Registration
 from tidestate.statestore.spec.store import StoreConfig
@@ -239,35 +238,10 @@ def blocks_of(
         )
 
 
-@dataclass(frozen=True)
-class ArrivedRows:
-    """What arrived for an operator at a task, with the facts of the whole input: rows by state partition, in the
-    order of the input, and none of partitions that get nothing.
-    """
-
-    by_partition: dict[int, pa.Table]
-    rejected: pa.Table | None
-    max_event_us: int | None
-    pieces: int
-    counters: dict[str, int]
-    spent_us: dict[str, int] = field(default_factory=dict)
-
-
-def arrived_rows(blocks: Iterable[Block]) -> ArrivedRows:
-    """The blocks of an operator, in any order, as one."""
-    ordered = sorted(blocks, key=lambda block: block.number)
-    headers = [block.header for block in ordered]
-    maxima = [header.max_event_us for header in headers if header.max_event_us is not None]
-    rejected = [block.rejected for block in ordered if block.rejected is not None]
+def rows_by_partition(blocks: Iterable[Block]) -> dict[int, pa.Table]:
+    """The rows of an operator's blocks by state partition, in the order of the input; none of one without rows."""
     parts: dict[int, list[pa.Table]] = {}
-    for block in ordered:
+    for block in sorted(blocks, key=lambda block: block.number):
         for partition, rows in block.rows.parts() if block.rows is not None else ():
             parts.setdefault(partition, []).append(rows)
-    return ArrivedRows(
-        by_partition={partition: pa.concat_tables(parts[partition]) for partition in sorted(parts)},
-        rejected=pa.concat_tables(rejected) if rejected else None,
-        max_event_us=max(maxima, default=None),
-        pieces=len(headers),
-        counters=total([header.counters for header in headers]),
-        spent_us=total([header.spent_us for header in headers]),
-    )
+    return {partition: pa.concat_tables(parts[partition]) for partition in sorted(parts)}

@@ -23,7 +23,7 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position, Runner
-from tidestate.operators.engine.job_log import JobLog, Published
+from tidestate.operators.engine.job_log import JobLog
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import NotAsRecordedError, RecordedRun, RecordedStep, recorded_run
 from tidestate.operators.engine.tasks import RowsOfPartitions, Transport
@@ -318,7 +318,7 @@ def _all_rows(view: StateView, spec: TableSpec) -> pa.Table:
 class _NoLog(JobLog):
     """Of a job whose checkpoints the job in the main root has logged before."""
 
-    def published(self, checkpoint: Published, *facts: object) -> None:
+    def published(self, *facts: object) -> None:
         """Log nothing of a checkpoint that nobody reads."""
 
     def end(self) -> None:

@@ -10,35 +10,34 @@ too). Nothing here publishes: a task may run twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.delivery import Delivery, read_delivery
-from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import (
-    ArrivedRows,
     Block,
     MicroBatch,
     OperatorInput,
     PartitionSpan,
-    arrived_rows,
     blocks_of,
+    rows_by_partition,
 )
-from tidestate.operators.engine.output_files import pane_files, write_outputs
 from tidestate.operators.engine.partitions import (
     DurablePartitions,
     Partitions,
     TaskResult,
+    pane_files,
+    rejections_of,
     run_partition,
+    write_outputs,
     write_state,
 )
 from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.graph import downstream_rows, one_batch
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
@@ -123,10 +122,11 @@ def _stepped(
     for number, node in batch.graph.at(level):
         operator, arrived = batch.inputs[node.plan.name], by_operator.get(number, ())
         progress = operator.observed(after[node.plan.name], [block.header.claims for block in arrived])
-        rows, watch = arrived_rows(arrived), Stopwatch()
+        watch = Stopwatch()
         with watch.timed("write"), WriteBehind(batch.root, bases=batch.bases) as objects:
-            result, panes = _step(batch, operator, batch.spans[task], rows, progress, objects, watch)
-        yield msgspec.structs.replace(result, spent_us=total([rows.spent_us, watch.take()]))
+            result, panes = _step(batch, operator, batch.spans[task], arrived, progress, objects, watch)
+        spent_us = total([*(block.header.spent_us for block in arrived), watch.take()])
+        yield msgspec.structs.replace(result, spent_us=spent_us)
         yield from _to_readers(batch, operator, batch.spans[task], panes, after)
 
 
@@ -163,8 +163,8 @@ def with_rows(batch: MicroBatch, rows: RowsOfPartitions) -> list[TaskResult]:
                 tables = rows.get(name, {}).get(number, {})
                 changes = {table: TableChanges(put=put) for table, put in tables.items() if put.num_rows}
                 count += sum(put.num_rows for put in tables.values())
-                dues = Dues(base.due_mark, base.due_us)
-                answers.append(write_state(objects, batch, operator, number, changes, dues, Restored()))
+                due = base.due_mark, base.due_us
+                answers.append(write_state(objects, batch, operator, number, changes, *due, Restored()))
         counters = {PUT_BACK: count} if count else {}
         results.append(TaskResult(name, (0, batch.partitions), tuple(answers), operator.progress, counters=counters))
     return results
@@ -174,7 +174,7 @@ def _step(
     batch: MicroBatch,
     operator: OperatorInput,
     span: PartitionSpan,
-    arrived: ArrivedRows,
+    arrived: Sequence[Block],
     after: Progress,
     objects: Objects,
     watch: Stopwatch,
@@ -183,30 +183,35 @@ def _step(
     name, context = operator.plan.name, batch.context(operator, after)
     is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
     files = pane_files(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
-    counters, emitted = [arrived.counters], Panes()
-    ledger = [arrived.rejected] if arrived.rejected is not None else []
+    counters, emitted = [block.header.counters for block in arrived], Panes()
+    times = [block.header.max_event_us for block in arrived if block.header.max_event_us is not None]
+    ordered = sorted(arrived, key=lambda block: block.number)
+    rejected = [block.rejected for block in ordered if block.rejected is not None]
+    ledger = [pa.concat_tables(rejected)] if rejected else []
     partitions = DurablePartitions(batch, operator, objects, watch)
-    for partition, moved in step_partitions(batch, operator, span, arrived.by_partition, context, partitions):
+    for partition, moved in step_partitions(batch, operator, span, rows_by_partition(ordered), context, partitions):
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []
         if is_output:
             files.add(moved.panes)
         if moved.panes.num_rows and is_read:
             emitted[partition] = moved.panes
+    reasons, example = rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None)
     result = TaskResult(
         operator=name,
         span=span,
         answers=tuple(partitions.answers),
         progress=after,
         expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
-        max_event_us=arrived.max_event_us,
-        inputs=arrived.pieces,
-        arrived=sum(rows.num_rows for rows in arrived.by_partition.values()),
+        max_event_us=max(times, default=None),
+        inputs=len(arrived),
+        arrived=sum(block.rows.rows.num_rows for block in arrived if block.rows is not None),
         panes=files.finish(),
         chunks=files.chunks,
         late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
         counters=total(counters),
-        rejected=rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None),
+        rejected=reasons,
+        example=example,
     )
     return result, emitted
 
@@ -249,19 +254,8 @@ def _to_readers(
             yield from blocks_of(classified, number, feed_number * FEEDS + partition, batch.spans, downstream)
 
 
-R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 P_co = TypeVar("P_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class BatchInput(Generic[R_co]):
-    """What a micro-batch processes: ``rows`` of the streams, or ``blocks`` of which stage 0 is done, or neither."""
-
-    rows: R_co | None = None
-    blocks: Iterable[Block] = ()
-    after: Mapping[str, Progress] | None = None
-    """The progress of all operators at its end, where no rows and no blocks say it."""
 
 
 class Transport(Protocol[R_contra, P_co]):
@@ -275,8 +269,17 @@ class Transport(Protocol[R_contra, P_co]):
     def max_tasks(self) -> int:
         """The number of tasks, at most, that the state partitions of a micro-batch are divided among."""
 
-    def run(self, batch: MicroBatch, given: BatchInput[R_contra]) -> list[TaskResult]:
-        """Run the input through all operators. May run a task twice."""
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: R_contra | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
+        """Run ``rows`` of the streams through all operators, or ``blocks`` of which stage 0 is done, or neither.
+        ``after``: the progress of all operators at the end, where no rows and no blocks say it. May run a task twice.
+        """
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
         """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
@@ -296,12 +299,18 @@ class InProcess:
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: Batches | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
         """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
         tasks, results = len(batch.spans), []
-        blocks, after = given.blocks, given.after
-        if given.rows is not None:
-            pieces = (one_batch(batch.graph, piece) for piece in given.rows)
+        if rows is not None:
+            pieces = (one_batch(batch.graph, piece) for piece in rows)
             blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
             after = None if self._generate else batch.progress
         waiting: list[list[Block]] = [[] for _ in range(tasks)]

@@ -161,7 +161,7 @@ class Harness:
         """Start again from the durable files. Raises `UsageError` after `close`."""
         self._check_open()
         self._job = self._begin(policy or Policy())
-        self._driver = Driver(self._job, InProcess(generate=self._generate), self._sinks)
+        self._driver: Driver[Batches, pa.Table] = Driver(self._job, InProcess(generate=self._generate), self._sinks)
         self._driver.deliver()
 
     @checked

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from tidestate.operators.describe.runs import JobHook, SparkOffsets
 from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import Entries, followed, known_files
+from tidestate.recovery.log.input_files import Entries, FilesRead, followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.spark.agreement import may_follow
 from tidestate.recovery.spark.position import store_lists
-from tidestate.recovery.spark.spark_checkpoint import check_stateless
+from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.recovery.start.policy import Policy
-from tidestate.recovery.start.spark_repair import FilesRead, SparkRepair
+from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, UsageError
 
 
@@ -33,7 +34,8 @@ class SparkPositions:
         self._checkpoint, self._sources = checkpoint, sources
         self._query_id = ""
         self._read: dict[int, list[str]] = {}
-        self._known = FilesRead(checkpoint, {})
+        self._all_read = partial(files_read, checkpoint)
+        self._known = FilesRead({}, self._all_read)
         self._next: SparkPosition | None = None
         """The newest position that was made, which is in a checkpoint or not."""
         # Whatever it differs in, Spark's checkpoint is not used here: a policy that stops is for a start on Spark.
@@ -109,7 +111,7 @@ class SparkPositions:
         self._read = {
             source: [file for files in entries.values() for file in files] for source, entries in read.items()
         }
-        self._known = FilesRead(self._checkpoint, known_files(read))
+        self._known = FilesRead(read, self._all_read)
 
 
 def offsets_of(position: SparkPosition) -> SparkOffsets:

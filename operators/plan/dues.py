@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import Grid, Timer
+from tidestate.operators.plan.transition import Grid, Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.arrowtypes import positions
@@ -27,23 +26,11 @@ LEAST_SPAN = 1_000_000
 NO_CHANGES = TableChanges()
 
 
-class Dues(NamedTuple):
-    """When a state partition has something to do next, without arrivals: the watermark (None: only its next step can
-    tell; `END_US`: not before the end of time), and the processing time (None: at none).
-    """
-
-    watermark: int | None
-    clock_us: int | None
-
-
-def dues_after(
-    timers: Sequence[Timer], view: StateView, changes: ChangeSet, context: Context, others: int | None
-) -> Dues:
-    """After a step that makes ``changes`` to ``view``. ``others``: the watermark at which something else than rows of
-    the ``timers`` is due, as `Transition.due` says it.
-    """
-    first = None if others is None else min(others, next_due(timers, view, changes, context))
-    return Dues(first, next_by_clock(timers, view, changes, context))
+def with_dues(moved: Transition, timers: Sequence[Timer], view: StateView, context: Context) -> Transition:
+    """A step on ``view``, which knows when anything of it is due next, rows of the ``timers`` too."""
+    changes = moved.changes
+    due = None if moved.due is None else min(moved.due, next_due(timers, view, changes, context))
+    return replace(moved, due=due, due_us=next_by_clock(timers, view, changes, context))
 
 
 def next_due(timers: Iterable[Timer], view: StateView, changes: ChangeSet, context: Context) -> int:

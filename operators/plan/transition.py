@@ -18,7 +18,8 @@ class Transition:
     """The result of a step. ``panes`` are in order: each retraction is before the pane that replaces it.
 
     ``rejected``: ledger rows of arrivals that windows refused. ``due``: the watermark at which there is something to
-    do that none of `Plan.timers` says; `END_US` for nothing, None if only the next step can tell.
+    do next; `END_US` for nothing, None if only the next step can tell. ``due_us``: the processing time at which there
+    is; None for nothing. An operator leaves to its `Plan.timers` what these say.
 
     Until ``due`` and the timers a state partition without arrivals is skipped: its next steps must change nothing,
     emit nothing and count nothing but what `Plan.expiry` says.
@@ -29,6 +30,7 @@ class Transition:
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
     due: int | None = END_US
+    due_us: int | None = None
 
 
 class Grid(Protocol):

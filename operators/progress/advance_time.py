@@ -19,7 +19,6 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US, instants
 from tidestate.statestore.arrays import Flags, Reasons, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
-from tidestate.statestore.spec.tables import TIME
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 """Shapes of rows. The start of a ``cti`` row is a CTI of the source itself."""
@@ -85,18 +84,6 @@ class Advanced:
     cti_rows: Times
     cti_us: Times
     state: Advance
-
-    def kept_events(self, events: pa.Table, start: str) -> pa.Table:
-        """The rows that go on, with their adjusted start in ``start`` (timestamp[us, UTC])."""
-        rows = events.filter(pa.array(self.kept))
-        column = pa.array(self.starts[self.kept]).cast(TIME)
-        return rows.set_column(rows.schema.get_field_index(start), start, column)
-
-    def rejected_events(self, events: pa.Table) -> pa.Table:
-        """The rejected rows as they were received, with their ``reason`` (text), for the ledger."""
-        out = self.reasons > 0
-        reasons = pa.array(np.array(ADVANCE_REASONS)[self.reasons[out]].tolist(), pa.string())
-        return events.filter(pa.array(out)).append_column("reason", reasons)
 
 
 def lifetimes(

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.instants import BEGINNING_US, instants, is_watermark
 from tidestate.statestore.arrays import Flags, Numbers, Times
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.missing_columns import missing_columns
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,6 @@ def buffers(
         marks = np.where(refused, BEGINNING_US, marks)
     unusable = no_id | no_number | no_part | no_range
     return Buffers(ids, numbers, parts, _flags(last, rows), marks, ranges, refused, unusable)
-
-
-def from_table(table: pa.Table) -> Buffers:
-    """Buffers from the columns ``origin``, ``sequence``, ``chunk``, ``last_chunk``, ``watermark`` and, if there is
-    one, ``behind``. Raises `UsageError` if another one is missing.
-    """
-    names = ("origin", "sequence", "chunk", "last_chunk", "watermark")
-    if missing := [name for name in names if name not in table.column_names]:
-        raise missing_columns("a batch lacks columns of its buffers", missing, table.column_names)
-    behind = table["behind"] if "behind" in table.column_names else 0
-    origin, sequence, chunk, last, watermark = (table[name] for name in names)
-    return buffers(origin, sequence, chunk, last, watermark, behind)
 
 
 def _sized(column: Any, name: str, rows: int | None) -> Any:

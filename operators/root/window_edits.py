@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.bind.evolve import with_bounds
@@ -21,7 +22,6 @@ from tidestate.operators.bind.stored_description import of_manifest
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.embedded.queries import side_window
 from tidestate.operators.engine.job import drained_error, progress_of
-from tidestate.operators.engine.partitions import with_dues
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import plain_values
 from tidestate.operators.inspect.history.events import values_text
@@ -36,7 +36,6 @@ from tidestate.operators.joins.edits import (
 )
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.windows.messages.edits import (
     Edited,
     WindowContent,
@@ -423,7 +422,8 @@ class EditPlan(RootPlan):
             len(states),
             uuid.uuid4().hex,
         )
-        return with_dues(log.append(states[number], changes, self.id), Dues(None, states[number].due_us))
+        state = log.append(states[number], changes, self.id)
+        return msgspec.structs.replace(state, due_mark=None, due_us=states[number].due_us)
 
     def as_dict(self) -> dict[str, Any]:
         return {

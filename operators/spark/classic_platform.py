@@ -43,6 +43,10 @@ class ClassicPlatform(Platform):
         """The command that starts the Python of the workers."""
         return str(self.session.sparkContext.pythonExec)
 
+    def has_same_session(self, session: SparkSession) -> bool:
+        """Spark gives each query a clone."""
+        return False
+
     def broadcast(self, value: _T) -> Broadcast[_T]:
         """Bring a value to each worker, once, when a task there asks for it."""
         broadcast: Broadcast[_T] = self.session.sparkContext.broadcast(value)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import BatchInput, InProcess, in_threads, run_task
+from tidestate.operators.engine.tasks import InProcess, in_threads, run_task
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges
@@ -69,7 +69,7 @@ class InDriver:
         threads = size >= LIMITS.thread_bytes and not any(plan.calls_user_code for plan in batch.graph.plans.values())
         here = batch.divided(self._threads if threads else 1)
         try:
-            return _tried(lambda: self._transport.run(here, BatchInput(blocks=_blocks(here, direct))))
+            return _tried(lambda: self._transport.run(here, blocks=_blocks(here, direct)))
         except _TooLargeError:
             self._too_large = size
             return None
@@ -83,13 +83,13 @@ class InDriver:
         user_code = any(plan.calls_user_code for plan in batch.graph.plans.values())
         here = batch.divided(1 if user_code else self._threads)
         blocks = made(here)
-        return None if blocks is None else _tried(lambda: self._transport.run(here, BatchInput(blocks=blocks)))
+        return None if blocks is None else _tried(lambda: self._transport.run(here, blocks=blocks))
 
     def tick(self, batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult] | None:
         """The micro-batch without input that ends with this progress; None if tasks must run it."""
         if not _small_state(batch, after):
             return None
-        return _tried(lambda: self._transport.run(replace(batch, tasks=1), BatchInput(after=after)))
+        return _tried(lambda: self._transport.run(replace(batch, tasks=1), after=after))
 
 
 def _tried(run: Callable[[], list[TaskResult]]) -> list[TaskResult] | None:

@@ -20,6 +20,7 @@ from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.start_plan import plan_start
+from tidestate.operators.engine.tasks import Transport
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.connect.server import ProcessEnder, QueryInServer, log_to_server
@@ -110,7 +111,7 @@ class JobOnSpark(StreamJob, SparkJob):
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
         query = self.take_over(graph, self._sources, scans, QueryOnSpark)
-        transport = SparkTransport(self.platform, in_driver=self.in_driver)
+        transport: Transport[SparkRows, DataFrame] = SparkTransport(self.platform, in_driver=self.in_driver)
         side_run = partial(SideRun, graph=graph, transport=transport, runner="spark", hook=self.hook)
 
         def put_back(driver: Driver[SparkRows, DataFrame]) -> None:

@@ -67,9 +67,9 @@ class Platform(ABC):
     def worker_python(self) -> str:
         """The command that starts the Python of the workers; empty where it is not known."""
 
+    @abstractmethod
     def has_same_session(self, session: SparkSession) -> bool:
         """Whether a batch is in the user's own session. Spark gives it a clone, Spark Connect before 4.3 does not."""
-        return False
 
     @abstractmethod
     def broadcast(self, value: _T) -> Broadcast[_T] | None:
@@ -108,16 +108,6 @@ class Platform(ABC):
         """The stream with a source for each place that reads one. Where one DataFrame is there twice, Spark would
         read both from one source, but write the offsets of two.
         """
-
-
-_LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
-
-
-def literal_path(path: str) -> str:
-    """A path as Spark's readers take it: they read one with certain characters as a pattern, unless these are
-    escaped.
-    """
-    return path.translate(_LITERAL)
 
 
 def is_connect(of_spark: object) -> bool:

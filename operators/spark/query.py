@@ -45,7 +45,7 @@ from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.input_files import followed, read_as_patterns
+from tidestate.recovery.log.input_files import FilesRead, followed, read_as_patterns
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
@@ -53,7 +53,6 @@ from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
-from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError
@@ -133,7 +132,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
         transport = SparkTransport(platform, in_driver=in_driver, sql_partials=sql_partials)
         still = lambda: not self._over  # noqa: E731
-        self._driver = Driver(
+        self._driver: Driver[SparkRows, DataFrame] = Driver(
             job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
         )
 

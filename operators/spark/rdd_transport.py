@@ -14,8 +14,7 @@ from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.files import NeedsJvmError
-from tidestate.operators.spark.sent_states import SentStates, StatesOfTasks
-from tidestate.operators.spark.tasks import failed, level_side, results_of, scan_side
+from tidestate.operators.spark.tasks import SentStates, StatesOfTasks, failed, level_side, results_of, scan_side
 
 SHUFFLED_BYTES = 1 << 30
 """What a task may send: an RDD writes several rows at once, and less than 2 GiB."""
@@ -23,22 +22,14 @@ Row = tuple[int, pa.RecordBatch]
 """A row of the exchange, or several of one task, and the task."""
 
 
-class RddTransport:
-    """Runs tasks over an RDD, whose first stage reads the files."""
-
-    def __init__(self, platform: Platform, states: SentStates) -> None:
-        self._platform, self._states = platform, states
-
-    def run(self, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult]:
-        """As in `Transport`. Raises `NeedsJvmError` if Spark must read a file."""
-        batch, states = self._states.sent(batch)
-        context, readers, tasks = self._platform.session.sparkContext, len(direct.tasks), len(batch.spans)
-        rows = context.parallelize(range(readers), readers).mapPartitions(
-            partial(_scan, batch, direct, SHUFFLED_BYTES)
-        )
-        for level in range(1, batch.graph.levels + 1):
-            rows = rows.partitionBy(tasks, int).mapPartitions(partial(_level, batch, states, level, SHUFFLED_BYTES))
-        return results_of([header for _, answer in rows.collect() for header in answer["header"].to_pylist()])
+def run_by_rdd(platform: Platform, states: SentStates, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult]:
+    """Run a batch whose files the first stage reads. Raises `NeedsJvmError` if Spark must read a file."""
+    batch, of_tasks = states.sent(batch)
+    context, readers, tasks = platform.session.sparkContext, len(direct.tasks), len(batch.spans)
+    rows = context.parallelize(range(readers), readers).mapPartitions(partial(_scan, batch, direct, SHUFFLED_BYTES))
+    for level in range(1, batch.graph.levels + 1):
+        rows = rows.partitionBy(tasks, int).mapPartitions(partial(_level, batch, of_tasks, level, SHUFFLED_BYTES))
+    return results_of([header for _, answer in rows.collect() for header in answer["header"].to_pylist()])
 
 
 def _scan(batch: MicroBatch, direct: DirectBatch, most: int, numbers: Iterable[int]) -> Iterator[Row]:

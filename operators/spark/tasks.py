@@ -1,30 +1,39 @@
-"""What Spark's tasks run: `run_task`, with its blocks as rows of a DataFrame or an RDD.
+"""What Spark's tasks run: `run_task`, with its blocks as rows of a DataFrame or an RDD; and what they get to know of
+state partitions.
 
 A row is a block: its address, its header, and its rows and ledger rows as Arrow blobs. So every task knows the
 watermark after the batch, and due windows fire in the same job. Results and errors are rows, too. Rows arrive in any
 order, and a task may run twice or as a zombie: nothing here publishes.
+
+Of state partitions as much is sent as has changed, not as many as there are. All go to the workers once, as a
+broadcast, and with each micro-batch those that have changed since. When these are many they become a broadcast too,
+and when such broadcasts are as large as half of the first, a new one has all. Where there are no broadcasts, on Spark
+Connect, all are part of what each task gets to run.
 """
 
 from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch
+from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch, TaskStates
 from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
+from tidestate.operators.spark.platform import Broadcast
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
-from tidestate.operators.spark.sent_states import StatesOfTasks
 from tidestate.statestore.errors import TidestateError, invariant
+from tidestate.statestore.files.refs import PartitionState
 
 CHUNK_ROWS = 1 << 20
 """The number of input rows that are classified at once; it bounds a task's memory."""
@@ -48,22 +57,100 @@ _EXCHANGE_SCHEMA = pa.schema(
 )
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    """How a task ended for an operator, or for a piece of input."""
-
-    result: TaskResult | None = None
-    failure: Failure | None = None
-
-
-class _Header(msgspec.Struct, frozen=True):
-    """The header of a block, and how many of the rows that come with it each state partition gets."""
-
-    header: BlockHeader
-    counts: tuple[tuple[int, int], ...] = ()
-
-
 # Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
-_ENDED, _HEADER = msgspec.msgpack.Decoder(_Ended), msgspec.msgpack.Decoder(_Header)
+_ENDED = msgspec.msgpack.Decoder(tuple[TaskResult | None, Failure | None])
+"""How a task ended for an operator, or for a piece of input."""
+_HEADER = msgspec.msgpack.Decoder(tuple[BlockHeader, tuple[tuple[int, int], ...]])
+"""The header of a block, and how many of the rows that come with it each state partition gets."""
+
+
+INLINE_BYTES = 256 << 10
+"""Up to this size entries are part of what each task gets to run."""
+LATER_SHARE = 2
+"""Later broadcasts may have half the size of the first."""
+
+
+_STATES = msgspec.msgpack.Decoder(TaskStates)
+Packed = tuple[bytes, ...]
+"""The entries of state partitions, for each task its own."""
+
+
+class HasValue(Protocol):
+    """A broadcast of Spark's, in a task."""
+
+    @property
+    def value(self) -> Packed:
+        """What was broadcast, as the tasks see it."""
+        ...
+
+
+@dataclass(frozen=True)
+class StatesOfTasks:
+    """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
+    have changed since. Of a state partition the last entry counts.
+    """
+
+    before: tuple[HasValue, ...] = ()
+    changed: Packed = ()
+
+    def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:
+        """The micro-batch with the state partitions of one task."""
+        states: TaskStates = {name: {} for name in batch.inputs}
+        for packed in (*(broadcast.value for broadcast in self.before), self.changed):
+            for name, own in _STATES.decode(packed[task]).items() if packed else ():
+                states[name] |= own
+        return batch.with_states(states)
+
+
+class SentStates:
+    """Sends the state partitions of one job, micro-batch after micro-batch."""
+
+    def __init__(self, broadcast: Callable[[Packed], Broadcast[Packed] | None]) -> None:
+        self._broadcast = broadcast
+        self._held: list[Broadcast[Packed]] = []
+        self._sizes: list[int] = []
+        self._known: dict[str, dict[int, PartitionState]] = {}
+        self._spans: tuple[tuple[int, int], ...] = ()
+
+    def sent(self, batch: MicroBatch) -> tuple[MicroBatch, StatesOfTasks]:
+        """The micro-batch as its tasks get it, and apart from it its state partitions."""
+        if self._spans != batch.spans:
+            self._forget()
+            self._spans = batch.spans
+        packed = self._packed(batch, self._known)
+        if _size(packed) > INLINE_BYTES:
+            if not self._held or LATER_SHARE * (sum(self._sizes[1:]) + _size(packed)) > self._sizes[0]:
+                self._forget()
+                packed = self._packed(batch, {})
+            if (broadcast := self._broadcast(packed)) is not None:
+                self._held.append(broadcast)
+                self._sizes.append(_size(packed))
+                self._known = {name: dict(own.base) for name, own in batch.inputs.items()}
+                packed = ()
+        return batch.with_states({}), StatesOfTasks(tuple(self._held), packed)
+
+    def _packed(self, batch: MicroBatch, known: Mapping[str, Mapping[int, PartitionState]]) -> Packed:
+        """For each task the entries of its state partitions that are not ``known``. An entry that stays is the same
+        object from one micro-batch to the next.
+        """
+        return tuple(msgspec.msgpack.encode(_unknown(batch.states(task), known)) for task in range(len(batch.spans)))
+
+    def _forget(self) -> None:
+        # No micro-batch is under way: whatever still runs is a zombie, whose answer nobody reads.
+        for one in self._held:
+            one.destroy()
+        self._held, self._sizes, self._known = [], [], {}
+
+
+def _unknown(states: TaskStates, known: Mapping[str, Mapping[int, PartitionState]]) -> TaskStates:
+    return {
+        name: {number: one for number, one in own.items() if known.get(name, {}).get(number) is not one}
+        for name, own in states.items()
+    }
+
+
+def _size(packed: Packed) -> int:
+    return sum(map(len, packed))
 
 
 def map_side(
@@ -120,7 +207,7 @@ def level_side(
     try:
         yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
-        yield _ended(task, _Ended(failure=_failure(error)))
+        yield _ended(task, None, _failure(error))
 
 
 def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
@@ -139,7 +226,7 @@ def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Itera
 
 def failed(batch: MicroBatch, error: TidestateError | NeedsJvmError) -> Iterator[pa.RecordBatch]:
     """Rows for all tasks that one of them has failed."""
-    return (_ended(task, _Ended(failure=_failure(error))) for task in range(len(batch.spans)))
+    return (_ended(task, None, _failure(error)) for task in range(len(batch.spans)))
 
 
 def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
@@ -147,12 +234,12 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
     failure.
     """
     ended = [_ENDED.decode(payload) for payload in payloads]
-    failures = [one.failure for one in ended if one.failure is not None]
+    failures = [failure for _, failure in ended if failure is not None]
     if reasons := sorted(failure.message for failure in failures if failure.kind == NeedsJvmError.__name__):
         raise NeedsJvmError(reasons[0])
     for failure in failures:
         failure.raised()
-    return [one.result for one in ended if one.result is not None]
+    return [result for result, _ in ended if result is not None]
 
 
 def _failure(error: TidestateError | NeedsJvmError) -> Failure:
@@ -164,14 +251,14 @@ def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterato
     host = socket.gethostname()
     for one in made:
         if isinstance(one, TaskResult):
-            yield _ended(task, _Ended(msgspec.structs.replace(one, host=host)))
+            yield _ended(task, msgspec.structs.replace(one, host=host), None)
             continue
         rows, rejected = one.rows, one.rejected
         yield _row(
             one.task,
             one.operator,
             one.number,
-            msgspec.msgpack.encode(_Header(one.header, rows.counts if rows is not None else ())),
+            msgspec.msgpack.encode((one.header, rows.counts if rows is not None else ())),
             _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
@@ -189,14 +276,14 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
     for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
         if operator == RESULT:
             continue
-        sent = _HEADER.decode(header.as_py())
+        facts, counts = _HEADER.decode(header.as_py())
         arrived = _unpack(partials) if operator in here else None
         yield Block(
             operator,
             task.as_py(),
             number.as_py(),
-            sent.header,
-            PartitionedRows(arrived, sent.counts) if arrived is not None else None,
+            facts,
+            PartitionedRows(arrived, counts) if arrived is not None else None,
             _unpack(rejected) if operator in here else None,
         )
 
@@ -204,7 +291,7 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
 def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:
     """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
     ended = rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_()))
-    return any(_ENDED.decode(raw).failure is not None for raw in ended.to_pylist())
+    return any(_ENDED.decode(raw)[1] is not None for raw in ended.to_pylist())
 
 
 def _pack(rows: pa.Table) -> bytes:
@@ -219,8 +306,8 @@ def _unpack(blob: pa.BinaryScalar) -> pa.Table | None:
     return pa.ipc.open_stream(stored).read_all() if (stored := blob.as_buffer()) is not None else None
 
 
-def _ended(task: int, ended: _Ended) -> pa.RecordBatch:
-    return _row(task, RESULT, 0, msgspec.msgpack.encode(ended))
+def _ended(task: int, result: TaskResult | None, failure: Failure | None) -> pa.RecordBatch:
+    return _row(task, RESULT, 0, msgspec.msgpack.encode((result, failure)))
 
 
 def _task_number() -> int:

@@ -7,7 +7,7 @@ A DataFrame serves any input and any session; each level is a shuffle.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,19 +21,19 @@ from pyspark.sql.types import TimestampType
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import Block, MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import BatchInput
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
-from tidestate.operators.spark.platform import SPARK_ERRORS, Platform, literal_path
-from tidestate.operators.spark.rdd_transport import RddTransport
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.rdd_transport import run_by_rdd
 from tidestate.operators.spark.scan.batch import DirectBatch, printable_reason
 from tidestate.operators.spark.scan.files import NeedsJvmError
-from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.sql_partials import SqlPartials
-from tidestate.operators.spark.tasks import EXCHANGE, exchanged_rows, level_side, map_side, results_of
+from tidestate.operators.spark.tasks import EXCHANGE, SentStates, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.input_files import literal_path
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.errors import IncompatibleError, UsageError
@@ -76,17 +76,24 @@ class FrameTransport:
     def __init__(self, platform: Platform, states: SentStates) -> None:
         self._platform, self._states = platform, states
 
-    def run(self, batch: MicroBatch, given: BatchInput[DataFrame]) -> list[TaskResult]:
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: DataFrame | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
         """As in `Transport`; in the session of the rows. Blocks are encoded in the driver."""
         batch, states = self._states.sent(batch)
         session, tasks, level = self._platform.session, len(batch.spans), 1
-        if given.rows is not None:
-            read = self._in_order(times_as_numbers(given.rows), batch.graph)
+        if rows is not None:
+            read = self._in_order(times_as_numbers(rows), batch.graph)
             exchange = read.mapInArrow(partial(map_side, batch), EXCHANGE)
-        elif given.after is None:
-            exchange = frame_of(session, pa.Table.from_batches(exchanged_rows(given.blocks)))
+        elif after is None:
+            exchange = frame_of(session, pa.Table.from_batches(exchanged_rows(blocks)))
         else:
-            first = partial(level_side, batch, states, 1, after=dict(given.after))
+            first = partial(level_side, batch, states, 1, after=dict(after))
             exchange, level = session.range(0, tasks, 1, tasks).mapInArrow(first, EXCHANGE), 2
         while level <= batch.graph.levels:
             run_level = partial(level_side, batch, states, level)
@@ -174,31 +181,38 @@ class SparkTransport:
         self._in_driver = InDriver(min(self.parallelism, os.cpu_count() or 1)) if in_driver else None
         self._partials = SqlPartials() if sql_partials else None
         states = SentStates(platform.broadcast)
-        self._by_rdd, self._by_frame = RddTransport(platform, states), FrameTransport(platform, states)
+        self._states, self._by_frame = states, FrameTransport(platform, states)
 
-    def run(self, batch: MicroBatch, given: BatchInput[SparkRows]) -> list[TaskResult]:
+    def run(
+        self,
+        batch: MicroBatch,
+        rows: SparkRows | None = None,
+        *,
+        blocks: Iterable[Block] = (),
+        after: Mapping[str, Progress] | None = None,
+    ) -> list[TaskResult]:
         """As in `Transport`; in the session of the batch, with its settings.
 
         If a task finds a file that it cannot read as Spark would, Spark reads the whole batch: nothing has been
         published yet.
         """
-        rows, here = given.rows, self._in_driver
+        here = self._in_driver
         if rows is None:
-            results = here.tick(batch, given.after) if here is not None and given.after is not None else None
-            if results is None:
-                results = self._by_frame.run(batch, BatchInput(None, given.blocks, given.after))
-            return results
+            results = here.tick(batch, after) if here is not None and after is not None else None
+            return self._by_frame.run(batch, blocks=blocks, after=after) if results is None else results
         # Cheapest first: no Spark job, a job without a plan, a job that is planned anew.
         if rows.direct is not None:
             try:
                 results = here.take(batch, rows.direct) if here is not None else None
                 rows.in_driver = results is not None
-                return results if results is not None else self._by_rdd.run(batch, rows.direct)
+                if results is None:
+                    results = run_by_rdd(self._platform, self._states, batch, rows.direct)
+                return results
             except NeedsJvmError as why:
                 rows.needs_jvm = str(why)  # for the manifest
         results = self._by_partials(batch, rows)
         if results is None:
-            results = self._by_frame.run(batch, BatchInput(rows.checked()))
+            results = self._by_frame.run(batch, rows.checked())
             if self._partials is not None:
                 self._partials.learn(results)
         return results
@@ -245,5 +259,7 @@ class SparkTransport:
 
 
 def _under_names(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    if not names:
+        return frame
     columns = columns_now(frame.columns, names)
-    return frame.drop(*({*frame.columns} - columns.keys())).toDF(*columns.values()) if names else frame
+    return frame.drop(*({*frame.columns} - columns.keys())).toDF(*columns.values())

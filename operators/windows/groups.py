@@ -13,25 +13,11 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.windows.names import CLOSED, END, START
 from tidestate.statestore.arrays import Flags, Numbers, Values
-from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.table.group_ids import map_entries
 
 NEVER = END_US
 """The time of a timer that is not set."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """``arriving``: rows of `GroupTables.arriving`, of windows that are due now or were before; the others wait in
-    parts, by ``changes``. ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
-    ``next_end``: the least end, after the watermark, of the stored parts that were read; None if none were read.
-    """
-
-    arriving: pa.Table
-    changes: ChangeSet
-    alone: Flags | None = None
-    next_end: int | None = None
 
 
 @dataclass(frozen=True)

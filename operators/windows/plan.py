@@ -238,12 +238,17 @@ class WindowPlan(GroupTables):
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         if self.lazy:
-            ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, context)
-            due = due_in_parts(self, view, ready, context)
-            if context.only_arrivals and not ready.arriving.num_rows and not self.by_clock:
-                return Transition(ready.changes, self.pane_schema.empty_table(), due=due)
-            moved = step_in_shares(self, view, ready.arriving, context, self._step(context), ready.alone)
-            return replace(moved, changes={**moved.changes, **ready.changes}, due=due)
+            sessions = ready_sessions(self, view, arriving, context) if self.in_cells else None
+            if sessions is not None:
+                windows, parts = sessions.arriving, sessions.changes
+            else:
+                windows, parts = ready_windows(self, view, arriving, context)
+            due = due_in_parts(self, view, sessions, context)
+            if context.only_arrivals and not windows.num_rows and not self.by_clock:
+                return Transition(parts, self.pane_schema.empty_table(), due=due)
+            alone = sessions.alone if sessions is not None else None
+            moved = step_in_shares(self, view, windows, context, self._step(context), alone)
+            return replace(moved, changes={**moved.changes, **parts}, due=due)
         handed = hand_over(self, view, context.watermark_before, context.was_us)
         if handed is None:
             return self.taking(view, arriving, context, lambda rows: self._grouped(view, rows, context))

@@ -20,22 +20,24 @@ import pyarrow as pa
 from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import Ready, column_numbers
+from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, GROUPS, PARTS, SLICE_END, START
 from tidestate.operators.windows.ranges import combined_ranges
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
-from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.sorting import shared_ranks
 
 
-def ready_rolling(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> Ready:
-    """What is handed over to groups: windows that are due or looked at, and what late events add. ``arriving``: rows
-    of `GroupTables.parts`.
+def ready_rolling(
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context
+) -> tuple[pa.Table, ChangeSet]:
+    """Rows of `GroupTables.arriving` that are handed over to groups: windows that are due or looked at, and what late
+    events add; and the changes of what waits. ``arriving``: rows of `GroupTables.parts`.
     """
     new = combine(plan.parts, arriving)
     changes = {PARTS: TableChanges(merge=new if new.num_rows else None)}
@@ -57,7 +59,7 @@ def ready_rolling(plan: GroupTables, view: StateView, arriving: pa.Table, contex
             chosen |= (_ends(windows) > after) & (_ranges(plan, new, windows).counts > 0)
         chosen &= ~_among(windows, groups)
         handed.append(_handed_over(plan, events, windows.filter(pa.array(chosen))))
-    return Ready(pa.concat_tables(handed), changes)
+    return pa.concat_tables(handed), changes
 
 
 def windows_in_parts(plan: GroupTables, view: StateView, low: int, high: int) -> pa.Table:

@@ -57,11 +57,11 @@ class RollingPlan(WindowPlan):
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         def step(view: StateView, arriving: pa.Table, _alone: Flags | None) -> Transition:
-            ready = ready_rolling(self, view, arriving, context)
-            if context.only_arrivals and not ready.arriving.num_rows and not self.by_clock:
-                return Transition(ready.changes, self.pane_schema.empty_table())
-            moved = step_windows(self, view, ready.arriving, context)
-            return replace(moved, changes={**moved.changes, **ready.changes})
+            windows, parts = ready_rolling(self, view, arriving, context)
+            if context.only_arrivals and not windows.num_rows and not self.by_clock:
+                return Transition(parts, self.pane_schema.empty_table())
+            moved = step_windows(self, view, windows, context)
+            return replace(moved, changes={**moved.changes, **parts})
 
         moved = step_in_shares(self, view, arriving, context, step)
         return replace(moved, due=due_in_parts(self, view, None, context))

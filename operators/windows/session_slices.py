@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import Ready, column_numbers
+from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
 from tidestate.operators.windows.tables import GroupTables
@@ -44,10 +44,23 @@ LOOK_UP = 8
 
 
 @dataclass(frozen=True)
+class ReadySessions:
+    """``arriving``: rows of `GroupTables.arriving`, of sessions that are due now or have late events; the others wait
+    in parts, by ``changes``. ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
+    ``next_end``: the least end, after the watermark, of the stored parts that were read; None if none were read.
+    """
+
+    arriving: pa.Table
+    changes: ChangeSet
+    alone: Flags | None = None
+    next_end: int | None = None
+
+
+@dataclass(frozen=True)
 class _Rows:
     """Rows of the parts table that a step looks at. ``late``: of late events, which are not in the table.
 
-    ``opened``: keys and bounds of stored sessions whose end the watermark passes. ``next_end`` as in `Ready`.
+    ``opened``: keys and bounds of stored sessions whose end the watermark passes. ``next_end`` as in `ReadySessions`.
     """
 
     rows: pa.Table
@@ -97,7 +110,7 @@ def own_cells(cells: Numbers) -> Numbers:
     return 2 * cells + 1
 
 
-def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> Ready:
+def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> ReadySessions:
     """Sessions that are due, or have late events; everything else waits. ``arriving``: rows of the parts table."""
     new, starts, ends = arriving, column_numbers(arriving, START), column_numbers(arriving, END)
     late = (starts < context.watermark_before) | plan.reprocessing
@@ -106,10 +119,10 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, conte
     nothing = plan.arriving.schema.empty_table()
     soon = ~waits | (starts < context.watermark)
     if not soon.any() and (context.watermark == context.watermark_before or context.only_arrivals):
-        return Ready(nothing, _changes(plan, [kept], context))
+        return ReadySessions(nothing, _changes(plan, [kept], context))
     found = _read(plan, view, new.filter(pa.array(soon)), late[soon], context)
     if not found.rows.num_rows and not found.opened.num_rows:
-        return Ready(nothing, _changes(plan, [kept], context), next_end=found.next_end)
+        return ReadySessions(nothing, _changes(plan, [kept], context), next_end=found.next_end)
     chains = _chains(plan, found, context)
     open_ = chains.ends > context.watermark
     carries = open_ & ~chains.special
@@ -117,7 +130,7 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, conte
     merged = [kept, _joining(found.rows, chains, new.num_rows - int(np.count_nonzero(~soon)), context)]
     changes = _changes(plan, [*merged, _carried(plan, found.rows, chains, carried)], context)
     whole, chosen = _complete(plan, found, chains, handed)
-    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], context), found.next_end)
+    return ReadySessions(whole, changes, _alone(plan, view, whole, chains.special[chosen], context), found.next_end)
 
 
 def live_parts(plan: GroupTables, view: StateView, watermark: int) -> pa.Table:

@@ -28,11 +28,11 @@ from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES, Context
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
-from tidestate.operators.windows.groups import Ready, column_numbers
+from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import COARSE, ELEMENTS, END, NO_KEY, PARTS, SLICE_END, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Numbers, Times, Values
-from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
@@ -318,9 +318,12 @@ def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
     return -low * math.expm1(-rows / low)
 
 
-def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> Ready:
-    """Late arrivals and the windows that are due; everything else waits. ``arriving``: rows of `GroupTables.parts`,
-    or of `GroupTables.windows` if late events are reprocessed.
+def ready_windows(
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context
+) -> tuple[pa.Table, ChangeSet]:
+    """Late arrivals and the windows that are due, as rows of `GroupTables.arriving`; and the changes of the parts, in
+    which everything else waits. ``arriving``: rows of `GroupTables.parts`, or of `GroupTables.windows` if late events
+    are reprocessed.
     """
     low, high = context.watermark_before, max(context.watermark_before, context.watermark)
     stored = has_coarse(plan, view, low)
@@ -339,7 +342,7 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, contex
         arriving = parts_between(arriving, bound + 1, None)
     rows = pa.concat_tables([plan.arriving.schema.empty_table(), *found])
     changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None)}
-    return Ready(rows, changes | coarse_changes(plan, view, coarse, high, stored=stored))
+    return rows, changes | coarse_changes(plan, view, coarse, high, stored=stored)
 
 
 def _reprocessed(plan: GroupTables, windows: pa.Table, watermark: int) -> tuple[pa.Table, pa.Table]:

@@ -30,7 +30,6 @@ from tidestate.operators.windows.groups import (
     Fired,
     Gathered,
     Phases,
-    Ready,
     chosen,
     column_numbers,
     equal,
@@ -57,7 +56,7 @@ from tidestate.operators.windows.names import (
     SLICE_END,
     START,
 )
-from tidestate.operators.windows.session_slices import end_beyond, over_at
+from tidestate.operators.windows.session_slices import ReadySessions, end_beyond, over_at
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.triggers import (
     Tree,
@@ -404,14 +403,14 @@ def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
     return tuple(timers)
 
 
-def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, context: Context) -> int | None:
+def due_in_parts(plan: GroupTables, view: StateView, ready: ReadySessions | None, context: Context) -> int | None:
     """The watermark at which a window is due that no timer tells of, as `Transition.due` has it.
 
-    ``ready``: what waits in parts after this step; None where nothing does.
+    ``ready``: the sessions that wait in parts after this step; None for other windows, and where none do.
     """
     if plan.closed_us not in (None, plan.gone_us) or context.watermark == BEGINNING_US:
         return None  # the next step closes windows by other settings; or the first watermark may pass any of them
-    if ready is None or not plan.sessions or context.watermark == END_US:
+    if ready is None or context.watermark == END_US:
         return END_US
     merged = ready.changes[PARTS].merge
     first = least([merged] if merged is not None else [], END, context.watermark)

@@ -225,7 +225,9 @@ class GroupTables(WindowedPlan):
     @cached_property
     def observers(self) -> tuple[Observer, ...]:  # type: ignore[override]
         """Windows of offsets take one origin."""
-        return (LoneOrigin({"": self.input.order[0]}),) if self.by_offset and len(self.input.order) == 2 else ()
+        if not self.by_offset or len(self.input.order) != 2:
+            return ()
+        return (LoneOrigin({"": self.input.order[0]}),)
 
     @property
     def by_number(self) -> bool:

@@ -6,7 +6,7 @@ not depend on order or on how Spark has folded its log, and a batch can be added
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
+from tidestate.recovery.log.manifest import Manifest, ReadFiles, SparkPosition
+from tidestate.statestore.errors import IncompatibleError
 
 Entries: TypeAlias = dict[int, tuple[str, ...]]
 """Files that a source has read, each with its time, by the number of the entry in the source's log."""
 NOTHING = ReadFiles(0, "0" * 16)
-_PATTERN = frozenset("{}[]*?\\")
-"""The characters by which Spark takes a path for a pattern, a planned file's too."""
+_PATTERN = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
+"""The characters by which Spark takes a path for a pattern, a planned file's too; and each escaped."""
 RECENT = 1 << 15
 """How many hashes of new files are kept in a set before they are merged into the sorted array."""
 
@@ -71,12 +72,44 @@ class KnownFiles:
             self._sorted, self._recent = np.union1d(self._sorted, recent), set()
 
 
-def known_files(read: Mapping[int, Entries]) -> dict[str, KnownFiles]:
-    """`KnownFiles` by the number of the source, as text."""
-    return {
-        str(source): KnownFiles(one for files in entries.values() for one in files)
-        for source, entries in read.items()
-    }
+class FilesRead:
+    """The files that file sources have read; none may be read twice. ``all_read`` gives those at a checkpoint, which
+    is slow.
+    """
+
+    def __init__(self, read: Mapping[int, Entries], all_read: Callable[[Manifest], Mapping[int, Entries]]) -> None:
+        self._all_read = all_read
+        self._known = {
+            str(source): KnownFiles(file for files in entries.values() for file in files)
+            for source, entries in read.items()
+        }
+
+    def check(self, head: Manifest, batch: SparkPosition) -> None:
+        """Raise `IncompatibleError` if a batch that follows ``head`` contains a file that an earlier one has read,
+        even if its time has changed.
+        """
+        for source, files in batch.files.items():
+            again = [file for file in files if file in self._known.get(source, ())]
+            if again and (again := self._confirmed(head, source, again)):
+                raise IncompatibleError(
+                    "an earlier batch has already read this file (was it changed?), so its events would count "
+                    "twice: nothing was processed; remove it from the input, and write new data under a new name",
+                    code="spark-file-again",
+                    batch=batch.batch_id,
+                    source=int(source),
+                    files=[path_of(one) for one in again[:10]],
+                )
+
+    def _confirmed(self, head: Manifest, source: str, again: list[str]) -> list[str]:
+        """Without files that only share a hash with another. Slow, but rare."""
+        entries = self._all_read(head).get(int(source), {})
+        paths = {path_of(file) for files in entries.values() for file in files}
+        return [file for file in again if path_of(file) in paths]
+
+    def add(self, batch: SparkPosition) -> None:
+        """Add the files of a batch."""
+        for source, files in batch.files.items():
+            self._known.setdefault(source, KnownFiles(())).add(files)
 
 
 def path_of(file: str) -> str:
@@ -93,4 +126,9 @@ def read_as_patterns(files: Mapping[str, Sequence[str]]) -> list[str]:
     several files: it reads the others of these twice. One alone is read as it is.
     """
     paths = [unquote(path_of(file)) for of_source in files.values() if len(of_source) > 1 for file in of_source]
-    return [path for path in paths if not _PATTERN.isdisjoint(path)]
+    return [path for path in paths if literal_path(path) != path]
+
+
+def literal_path(path: str) -> str:
+    """A path as Spark's readers take it, if its characters stand for themselves."""
+    return path.translate(_PATTERN)

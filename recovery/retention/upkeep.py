@@ -30,22 +30,20 @@ LONGEST_END_S = 10.0
 
 
 class Upkeep:
-    """Collects the root of a running job of writer epoch ``epoch``: at `begin`, and after checkpoints. Without a
-    ``retention`` it does nothing.
-    """
+    """Collects the root of a running job of writer epoch ``epoch``: at `begin`, and after checkpoints."""
 
-    def __init__(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention) -> None:
         self._checkpoint, self._epoch = checkpoint, epoch
         self._retention, self._collector = retention, _Collector()
 
     @property
-    def done(self) -> Upkept | None:
-        """What this run has collected so far; None without a retention."""
-        return None if self._retention is None else self._collector.done
+    def done(self) -> Upkept:
+        """What this run has collected so far."""
+        return self._collector.done
 
     def begin(self) -> None:
         """Collect on a thread, until `end` or until this object is deleted. Idempotent."""
-        if self._retention is None or self._collector.running:
+        if self._collector.running:
             return
         # Of its own: a checkpoint object is used by one thread.
         own = Checkpoint(self._checkpoint.objects, self._checkpoint.marker)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 _INT = "Int(bitWidth={}, isSigned={})"
 _MICROS = "Timestamp(isAdjustedToUTC={}, timeUnit=microseconds"
@@ -51,6 +52,7 @@ _READ: Mapping[str, tuple[tuple[str, str], ...]] = {
 """What Spark reads as a type without a loss, though it would not write it so. Spark 3.5 does not widen numbers."""
 
 
+@lru_cache
 def is_written_as(physical: str, logical: str, kind: str) -> bool:
     """Whether a column of a file has the type as which Spark writes ``kind``."""
     if (decimal := _DECIMAL.fullmatch(kind)) is not None:

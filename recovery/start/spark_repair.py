@@ -6,10 +6,11 @@ Compared before, so that a refused start changes nothing; rewritten after, becau
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import Entries, KnownFiles, known_files, path_of
-from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.log.input_files import Entries, FilesRead
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.agreement import Agreement, compare
 from tidestate.recovery.spark.position import check_sources, load_files
 from tidestate.recovery.spark.spark_checkpoint import (
@@ -24,44 +25,8 @@ from tidestate.recovery.spark.spark_checkpoint import (
 )
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import IncompatibleError
 
 log = logging.getLogger("tidestate")
-
-
-class FilesRead:
-    """The files that file sources have read; none may be read twice."""
-
-    def __init__(self, checkpoint: Checkpoint, known: dict[str, KnownFiles]) -> None:
-        self._checkpoint = checkpoint
-        self._known = known
-
-    def check(self, head: Manifest, batch: SparkPosition) -> None:
-        """Raise `IncompatibleError` if a batch that follows ``head`` contains a file that an earlier one has read,
-        even if its time has changed.
-        """
-        for source, files in batch.files.items():
-            again = [file for file in files if file in self._known.get(source, ())]
-            if again and (again := self._confirmed(head, source, again)):
-                raise IncompatibleError(
-                    "an earlier batch has already read this file (was it changed?), so its events would count "
-                    "twice: nothing was processed; remove it from the input, and write new data under a new name",
-                    code="spark-file-again",
-                    batch=batch.batch_id,
-                    source=int(source),
-                    files=[path_of(one) for one in again[:10]],
-                )
-
-    def _confirmed(self, head: Manifest, source: str, again: list[str]) -> list[str]:
-        """Without files that only share a hash with another. Slow, but rare."""
-        entries = files_read(self._checkpoint, head).get(int(source), {})
-        paths = {path_of(file) for files in entries.values() for file in files}
-        return [file for file in again if path_of(file) in paths]
-
-    def add(self, batch: SparkPosition) -> None:
-        """Add the files of a batch."""
-        for source, files in batch.files.items():
-            self._known.setdefault(source, KnownFiles(())).add(files)
 
 
 class SparkRepair:
@@ -139,4 +104,4 @@ class SparkRepair:
                 "; ".join(map(str, self._found.differs)),
             )
         read, self._read = self._read, {}
-        return FilesRead(self._checkpoint, known_files(read))
+        return FilesRead(read, partial(files_read, self._checkpoint))

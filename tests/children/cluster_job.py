@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from tests.children.commanded_job import Commands, deliver, obey, say
 from tests.helpers.spark_inputs import SCHEMA, job
 from tidestate.operators.describe.runs import SparkJob
-from tidestate.operators.spark import sent_states
+from tidestate.operators.spark import tasks
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
@@ -35,7 +35,7 @@ class ClusterCommands(Commands):
         return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source or self.source)
 
     def job(self, root: str, store: str = "parquet", source: str = "", *, direct: bool = True) -> SparkJob:
-        sent_states.INLINE_BYTES = 0  # entries travel as broadcasts, which a new executor has to fetch
+        tasks.INLINE_BYTES = 0  # entries travel as broadcasts, which a new executor has to fetch
         made: SparkJob = job().on_spark(
             self.stream(source),
             checkpoint=root,

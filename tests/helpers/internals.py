@@ -16,7 +16,6 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
 from tidestate.operators.engine.partitions import take_step
-from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -121,11 +120,11 @@ def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list
     from tidestate.operators.spark import tasks  # which imports pyspark
 
     sent = pa.Table.from_batches(tasks.map_side(batch, iter(batches)))
-    headers = [msgspec.msgpack.decode(raw, type=tasks._Header).header for raw in sent["header"].to_pylist()]
+    headers = [tasks._HEADER.decode(raw)[0] for raw in sent["header"].to_pylist()]
     rejected = [rows for blob in sent["rejected"] if (rows := tasks._unpack(blob)) is not None]
     return headers, rejected
 
 
-def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> tuple[Transition, Dues]:
+def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """A step with what expires in it, and when something is due next."""
     return take_step(plan, view, arriving, context)

@@ -17,7 +17,7 @@ from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import agg, watermark
-from tidestate.operators.spark import sent_states
+from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
@@ -76,7 +76,7 @@ def test_three_operators_equal_the_standalone_runner(
 
     run(drain=False)
     write(tmp_path / "input", len(tables), more)
-    monkeypatch.setattr(sent_states, "INLINE_BYTES", 0)  # tasks get their state partitions by broadcasts
+    monkeypatch.setattr(tasks, "INLINE_BYTES", 0)  # tasks get their state partitions by broadcasts
     run(drain=True)
     tables.append(more)
     aggregates().standalone(checkpoint=tmp_path / "alone", partitions=2).run(tables, drain=True)

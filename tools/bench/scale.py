@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +25,8 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import Batches, BatchInput, InProcess
-from tidestate.operators.spark.sent_states import Packed, SentStates, StatesOfTasks
-from tidestate.operators.spark.tasks import level_side, map_side
+from tidestate.operators.engine.tasks import Batches, InProcess
+from tidestate.operators.spark.tasks import Packed, SentStates, StatesOfTasks, level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
@@ -61,14 +61,14 @@ class _Sent:
     def __post_init__(self) -> None:
         self.states = SentStates(self._broadcast)
 
-    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+    def run(self, batch: MicroBatch, rows: Batches | None = None, **given: Any) -> list[TaskResult]:
         """As in `Transport`, and what Spark's tasks would be sent is counted."""
-        if given.rows is None:
-            return self.tasks.run(batch, given)
+        if rows is None:
+            return self.tasks.run(batch, **given)
         self.bytes = 0
         self.bytes += _function_bytes(*self.states.sent(batch.divided(CORES * TASKS_PER_CORE)))
         started = time.perf_counter()
-        results = self.tasks.run(batch, given)
+        results = self.tasks.run(batch, rows)
         self.seconds = time.perf_counter() - started
         return results
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -38,18 +39,11 @@ class NeedsJvmError(Exception):
     """A file or a batch that Spark must read, and why."""
 
 
-@dataclass(frozen=True)
-class ReadableFile:
-    """The place of each column in the file, None if the file lacks it; and the middle of each row group."""
-
-    places: Mapping[FileColumn, int | None]
-    middles: tuple[int, ...]
-
-
 def check_footer(
     footer: pq.FileMetaData, columns: Sequence[FileColumn], *, rebased: bool, row_group_bytes: int
-) -> ReadableFile:
-    """How to read ``columns`` of a file. ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
+) -> tuple[dict[FileColumn, int | None], list[int]]:
+    """The place of each of these ``columns`` in a file, None if the file lacks it; and the middle of each row group.
+    ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
     columns of a row group may have. Raises `NeedsJvmError`.
     """
     names = _top_names(footer)
@@ -67,9 +61,10 @@ def check_footer(
             for column, chunk in chunks.items():
                 _check_calendar(column, chunk)
         middles.append(_middle(group))
-    return ReadableFile(places, tuple(middles))
+    return places, middles
 
 
+@cache
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type of a column of Spark's type ``kind``."""
     decimal = decimal_of(kind)

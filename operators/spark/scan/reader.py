@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tidestate.operators.spark.scan.decide import Branch, Condition, Constant, D
 from tidestate.operators.spark.scan.files import (
     FileRange,
     NeedsJvmError,
-    ReadableFile,
     arrow_type,
     check_arrow,
     check_footer,
@@ -33,16 +31,6 @@ _BLOCK = 1 << 20
 _SUMS = b"crc\x00"
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A range whose footer was checked."""
-
-    range: FileRange
-    branch: Branch
-    file: pq.ParquetFile
-    readable: ReadableFile
-
-
 def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows of ranges in the columns of ``scan``, in order; times are microseconds, as integers.
 
@@ -51,9 +39,9 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
     """
     schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
     try:
-        checked = [_check(scan, one, row_group_bytes) for one in ranges]
-        for one, readable in checked:
-            yield from _read(schema, scan.branches[one.branch], one, readable)
+        checked = [(one, *_check(scan, one, row_group_bytes)) for one in ranges]
+        for one, names, groups in checked:
+            yield from _read(schema, scan.branches[one.branch], one, names, groups)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
@@ -69,18 +57,19 @@ def seen_type(kind: str) -> pa.DataType:
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
 
 
-def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> tuple[FileRange, ReadableFile]:
+def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> tuple[dict[FileColumn, str], list[int]]:
+    """What the columns that are needed are called in the file, where it has them, and the row groups of the range."""
     with _open(one) as file:
         branch = scan.branches[one.branch]
         columns = columns_read(branch)
-        readable = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
+        places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
         leaves = [file.schema.column(place).path for place in range(len(file.schema))]
-        for column, place in readable.places.items():
-            if place is not None:
-                check_arrow(arrow.field(leaves[place]).type, column)
+        names = {column: leaves[place] for column, place in places.items() if place is not None}
+        for column, name in names.items():
+            check_arrow(arrow.field(name).type, column)
         _check_sums(one)
-    return one, readable
+    return names, row_groups(middles, one)
 
 
 def _open(one: FileRange) -> pq.ParquetFile:
@@ -89,13 +78,12 @@ def _open(one: FileRange) -> pq.ParquetFile:
     return pq.ParquetFile(one.path, buffer_size=BUFFER_BYTES, pre_buffer=False, memory_map=False)
 
 
-def _read(schema: pa.Schema, branch: Branch, one: FileRange, readable: ReadableFile) -> Iterator[pa.RecordBatch]:
-    groups = row_groups(readable.middles, one)
+def _read(
+    schema: pa.Schema, branch: Branch, one: FileRange, names: Mapping[FileColumn, str], groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
     if not groups:
         return
     with _open(one) as file:
-        leaves = [file.schema.column(place).path for place in range(len(file.schema))]
-        names = {column: leaves[place] for column, place in readable.places.items() if place is not None}
         chosen = list(names.values())
         for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=chosen, use_threads=False):
             columns = {column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)}

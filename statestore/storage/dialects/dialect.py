@@ -100,6 +100,20 @@ def _below(fs: Any, full: str) -> Below:
     return Below.of(fs.find(full))
 
 
+def below_in_folders(fs: Any, full: str) -> Below:
+    """What lies below a folder of storage with real ones, whose ``entries`` say what is one."""
+    objects, folders = [], [f"{full}/"]
+    for name, is_folder in fs.entries(full):
+        if is_folder:
+            below = below_in_folders(fs, name)
+            objects += below.objects
+            folders += below.folders
+        else:
+            objects.append(name)
+    # A folder can be removed when nothing is in it, so the deepest first.
+    return Below(objects, sorted(folders, reverse=True))
+
+
 def bounded_upload(size: int) -> Mapping[str, Any]:
     """The argument by which fsspec itself ends an upload that makes no progress."""
     return {"timeout": UPLOAD_SECONDS + size / UPLOAD_SPEED}

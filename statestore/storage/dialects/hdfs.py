@@ -21,7 +21,13 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.storage.dialects.dialect import SILENCE_SECONDS, Below, Dialect, Reply, bounded_upload
+from tidestate.statestore.storage.dialects.dialect import (
+    SILENCE_SECONDS,
+    Dialect,
+    Reply,
+    below_in_folders,
+    bounded_upload,
+)
 
 _T = TypeVar("_T")
 
@@ -253,19 +259,6 @@ def _copy(fs: HdfsFiles, old: str, new: str) -> None:
     fs.pipe_file(new, data, bounded_upload(len(data))["timeout"])
 
 
-def _below(fs: HdfsFiles, full: str) -> Below:
-    objects, folders = [], [f"{full}/"]
-    for name, is_folder in fs.entries(full):
-        if is_folder:
-            below = _below(fs, name)
-            objects += below.objects
-            folders += below.folders
-        else:
-            objects.append(name)
-    # A folder can be removed when nothing is in it, so the deepest first.
-    return Below(objects, sorted(folders, reverse=True))
-
-
 def _reply(error: BaseException) -> Reply | None:
     return Reply(error.code, error.status) if isinstance(error, HdfsReplyError) else None
 
@@ -287,7 +280,7 @@ def _age_us(fs: HdfsFiles, full: str) -> int | None:
 
 
 def _unfinished(fs: HdfsFiles, full: str) -> list[str]:
-    return [name for name in _below(fs, full).objects if _UNFINISHED.fullmatch(PurePosixPath(name).name)]
+    return [name for name in below_in_folders(fs, full).objects if _UNFINISHED.fullmatch(PurePosixPath(name).name)]
 
 
 HDFS = Dialect(
@@ -306,7 +299,7 @@ HDFS = Dialect(
     put_file=_put_file,
     copy=_copy,
     listed=HdfsFiles.ls,
-    below=_below,
+    below=below_in_folders,
     reply=_reply,
     unfinished=_unfinished,
     age_us=_age_us,

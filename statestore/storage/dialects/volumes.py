@@ -23,10 +23,10 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.dialect import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
-    Below,
     Dialect,
     ErrorNames,
     Reply,
+    below_in_folders,
 )
 
 FILES, DIRECTORIES = "/api/2.0/fs/files", "/api/2.0/fs/directories"
@@ -261,19 +261,6 @@ def _has_volume(fs: VolumesFiles, full: str) -> bool:
     return True
 
 
-def _below(fs: VolumesFiles, full: str) -> Below:
-    objects, folders = [], [f"{full}/"]
-    for name, is_folder in fs.entries(full):
-        if is_folder:
-            below = _below(fs, name)
-            objects += below.objects
-            folders += below.folders
-        else:
-            objects.append(name)
-    # A folder can be removed when nothing is in it, so the deepest first.
-    return Below(objects, sorted(folders, reverse=True))
-
-
 def _put_file(fs: VolumesFiles, local: str, full: str, limits: Mapping[str, Any]) -> None:
     fs.put_file(local, full)
 
@@ -309,7 +296,7 @@ VOLUMES = Dialect(
     throttled=frozenset({"REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "TEMPORARILY_UNAVAILABLE"}),
     has_container=_has_volume,
     listed=VolumesFiles.ls,
-    below=_below,
+    below=below_in_folders,
     age_us=_age_us,
     check=_check,
     hadoop=lambda url, options: url.replace("dbfs://", "dbfs:", 1),

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import tidestate as ts
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine.micro_batch import Block, arrived_rows, blocks_of, spans
+from tidestate.operators.engine.micro_batch import Block, blocks_of, rows_by_partition, spans
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -43,22 +43,23 @@ def by_task(of: Plan) -> list[list[Block]]:
 def test_rows_are_in_the_order_of_the_input_whichever_piece_comes_first() -> None:
     of = plan()
     for arrived in by_task(of):
-        expected = arrived_rows(arrived).by_partition
+        expected = rows_by_partition(arrived)
         assert any(rows["place"].to_pylist()[0] < 10 and rows.num_rows > 2 for rows in expected.values())
         for rows in expected.values():
             numbers = [place // 10 for place in rows["place"].to_pylist()]
             assert numbers == sorted(numbers)
         for other in permutations(arrived):
-            assert arrived_rows(other).by_partition == expected
+            assert rows_by_partition(other) == expected
 
 
 def test_ledger_rows_and_counters_reach_one_task() -> None:
     of = plan()
-    arrived = [arrived_rows(own) for own in by_task(of)]
-    rejected = [row for one in arrived if one.rejected is not None for row in one.rejected["place"].to_pylist()]
+    arrived = by_task(of)
+    blocks = [block for own in arrived for block in own]
+    rejected = [row for block in blocks if block.rejected is not None for row in block.rejected["place"].to_pylist()]
     assert sorted(rejected) == [10, 20, 30]
-    assert sum(one.counters.get("events", 0) for one in arrived) == 33
-    assert [one.pieces for one in arrived] == [3, 3]
+    assert sum(block.header.counters.get("events", 0) for block in blocks) == 33
+    assert [len(own) for own in arrived] == [3, 3]
     assert sorted(
-        p for one in arrived for rows in one.by_partition.values() for p in rows["place"].to_pylist()
+        p for own in arrived for rows in rows_by_partition(own).values() for p in rows["place"].to_pylist()
     ) == sorted(10 * number + place for number in range(3) for place in range(10))

@@ -33,7 +33,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import BatchInput, InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered
@@ -134,7 +134,7 @@ WRONG: dict[str, Callable[[Results], Results]] = {
 @pytest.mark.parametrize("belief", WRONG)
 def test_what_cannot_be_is_not_published(at_work: Job, belief: str) -> None:
     driver, head = Driver(at_work, InProcess()), at_work.head
-    results = InProcess().run(at_work.micro_batch(0), BatchInput([batch([(1, "a", 1), (2, "b", 1)])]))
+    results = InProcess().run(at_work.micro_batch(0), [batch([(1, "a", 1), (2, "b", 1)])])
     with pytest.raises(InvariantError, match=belief):
         driver.commit(2, WRONG[belief](results), "batch", Position())
     assert driver.head is head

@@ -19,13 +19,14 @@ from tidestate.operators.engine.job_log import (
     WARN_EVERY_S,
     JobLog,
     RejectedSince,
-    Rejections,
     crosses_gap,
     is_minute_over,
 )
+from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.tracker import Peak, TimeSteps
+from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.tracker import Peak, TimeSteps, Tracker
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
 
@@ -149,18 +150,25 @@ def test_a_name_is_warned_of_once_a_minute() -> None:
     assert is_minute_over(warned_s, "a", 100.0 + WARN_EVERY_S)
 
 
+def answer(rejected: dict[str, int], example: str) -> TaskResult:
+    return TaskResult("a", (0, 1), (), Progress(Tracker({})), rejected=rejected, example=example)
+
+
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:
-    late, null, purged = Rejections({"very_late": 2}, "t=1"), Rejections({"null_key": 1}, "t=2"), {"purged": 9}
+    late, null = answer({"very_late": 2}, "t=1"), answer({"null_key": 1}, "t=2")
     warned = JobLog("root")
-    assert warned.rejections_due(3, {"a": [Rejections(), late], "b": [Rejections(purged, "t=0")]}, 100.0) == {
-        "a": RejectedSince(3, late)
+    assert warned.rejections_due(3, {"a": [answer({}, ""), late], "b": [answer({"purged": 9}, "t=0")]}, 100.0) == {
+        "a": RejectedSince(3, {"very_late": 2}, "t=1")
     }
-    assert warned.rejections_due(4, {"a": [late, null], "b": [null]}, 159.9) == {"b": RejectedSince(4, null)}
+    assert warned.rejections_due(4, {"a": [late, null], "b": [null]}, 159.9) == {
+        "b": RejectedSince(4, {"null_key": 1}, "t=2")
+    }
     assert warned.rejections_due(5, {"a": [null], "b": []}, 160.0) == {
-        "a": RejectedSince(4, Rejections({"very_late": 2, "null_key": 2}, "t=2"))
+        "a": RejectedSince(4, {"very_late": 2, "null_key": 2}, "t=2")
     }
     assert warned.rejections_due(6, {"a": [], "b": [late]}, 161.0) == {}
-    assert (warned.rejections_left(), warned.rejections_left()) == ({"b": RejectedSince(6, late)}, {})
+    left = RejectedSince(6, {"very_late": 2}, "t=1")
+    assert (warned.rejections_left(), warned.rejections_left()) == ({"b": left}, {})
 
 
 def test_a_job_that_ends_warns_of_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

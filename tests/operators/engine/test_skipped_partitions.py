@@ -22,7 +22,7 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import BatchInput, InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import InvariantError
@@ -199,7 +199,7 @@ def changed(one: TaskResult, **changes: Any) -> TaskResult:
 
 
 def test_a_partition_that_was_not_known_to_be_idle_must_answer(started: Job) -> None:
-    (found,) = InProcess().run(started.micro_batch(0), BatchInput([rows((2, "a"))]))
+    (found,) = InProcess().run(started.micro_batch(0), [rows((2, "a"))])
     late = msgspec.structs.replace(found.progress.tracker, watermark_us=2**63 - 1)
     ended = changed(found, progress=msgspec.structs.replace(found.progress, tracker=late))
     with pytest.raises(InvariantError, match="with something to do answers"):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.dues import Dues, dues_after, next_by_clock, next_due, with_expiry
-from tidestate.operators.plan.transition import Timer
+from tidestate.operators.plan.dues import next_by_clock, next_due, with_dues, with_expiry
+from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
@@ -101,9 +101,9 @@ def test_at_the_end_of_time_and_before_the_first_watermark() -> None:
 
 def test_what_else_is_due_counts_too() -> None:
     context, timers = Context.between(0, 0, 0, 0), [Timer("rows", "at"), Timer("rows", "at", clock=True)]
-    assert dues_after(timers, stored([7]), {}, context, 3) == Dues(3, 7)
-    assert dues_after(timers, stored([7]), {}, context, END_US) == Dues(7, 7)
-    assert dues_after(timers, stored([7]), {}, context, None) == Dues(None, 7)
+    for others, due in ((3, 3), (END_US, 7), (None, None)):
+        moved = with_dues(Transition({}, pa.table({}), due=others), timers, stored([7]), context)
+        assert (moved.due, moved.due_us) == (due, 7)
 
 
 def test_a_stored_row_that_expires_is_not_due_by_the_clock_later() -> None:

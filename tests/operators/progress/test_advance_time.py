@@ -16,7 +16,6 @@ from tidestate.operators.progress.advance_time import ADVANCE_REASONS, Advance, 
 from tidestate.operators.progress.cti_settings import advance_time, effective_settings, generation
 from tidestate.operators.progress.instants import END_US, LAST_US
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.tables import TIME
 
 
 def points(*starts: int) -> list[Row]:
@@ -269,7 +268,7 @@ def test_ours_rows_that_are_no_events_go_to_the_ledger_with_their_reason() -> No
     assert ctis(found) == []
 
 
-def test_ours_the_rows_kept_and_rejected_as_tables() -> None:
+def test_ours_the_starts_of_rows_kept_and_the_reason_of_one_rejected() -> None:
     events = table([Row("interval", 5, 50), Row("point", 6), Row("cti", 11), Row("point", 12)])
     found = advance(
         advance_time("adjust", generation(9), "x"),
@@ -277,10 +276,9 @@ def test_ours_the_rows_kept_and_rejected_as_tables() -> None:
         lifetimes(events, "start", "end", shape_column="shape"),
         10,
     )
-    kept, rejected = found.kept_events(events, "start"), found.rejected_events(events)
-    assert kept["start"].type == TIME
-    assert kept["start"].cast(pa.int64()).to_pylist() == [10, 12]
-    assert rejected.to_pylist() == [{"shape": "point", "start": 6, "end": None, "reason": "cti_violation"}]
+    assert found.kept.tolist() == [True, False, False, True]
+    assert found.starts[found.kept].tolist() == [10, 12]
+    assert reasons(found)[1] == "cti_violation"
 
 
 def test_ours_all_rows_of_one_shape() -> None:

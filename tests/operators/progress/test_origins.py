@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.origins import Buffer, after, arrive, round_trip
-from tidestate.operators.progress.buffers import buffers, from_table
+from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
@@ -299,18 +299,17 @@ def test_memory_is_bounded_by_the_gap() -> None:
 # Columns
 
 
-def test_columns_of_a_table() -> None:
-    names = ["origin", "sequence", "chunk", "last_chunk", "watermark"]
-    table = pa.table([[1], [1], [0], [True], pa.array([7], pa.timestamp("us", "UTC"))], names=names)
-    assert advance_origins(origins([1]), from_table(table)).origins.watermark_us == 7
-    wide = table.set_column(1, "sequence", [[4]]).append_column("behind", [[3]])
-    assert advance_origins(origins([1]), from_table(wide)).origins.prefix_of(1) == 4
+def test_columns_of_arrow() -> None:
+    watermark = pa.array([7], pa.timestamp("us", "UTC"))
+    columns = [pa.array([0]), pa.array([True]), watermark]
+    assert advance_origins(origins([1]), buffers(pa.array([1]), pa.array([1]), *columns)).origins.watermark_us == 7
+    behind = buffers(pa.array([1]), pa.array([4]), *columns, pa.array([3]))
+    assert advance_origins(origins([1]), behind).origins.prefix_of(1) == 4
 
 
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: from_table(pa.table({"origin": [1]})), "column-missing"),
         (lambda: buffers([1, 1], [1]), "progress-column"),
         (lambda: buffers(["a"], [1]), "progress-column"),
         (lambda: buffers([1], [1], last=["yes"]), "progress-column"),

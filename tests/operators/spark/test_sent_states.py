@@ -14,8 +14,8 @@ from tests.helpers.spark_inputs import batch, job
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.spark import sent_states
-from tidestate.operators.spark.sent_states import Packed, SentStates
+from tidestate.operators.spark import tasks
+from tidestate.operators.spark.tasks import Packed, SentStates
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.store import Parquet
@@ -74,19 +74,19 @@ def changed(micro_batch: MicroBatch, numbers: list[int], sequence: int) -> Micro
 
 @given(
     steps=st.lists(st.lists(st.integers(0, PARTITIONS - 1), max_size=PARTITIONS), min_size=1, max_size=12),
-    tasks=st.lists(st.sampled_from([1, 3, 8]), min_size=1, max_size=3),
+    divisions=st.lists(st.sampled_from([1, 3, 8]), min_size=1, max_size=3),
     inline=st.sampled_from([0, 500, 5_000, 1 << 20]),
 )
 @settings(max_examples=60, deadline=None)
 def test_each_task_has_all_of_its_state_partitions(
-    micro_batch: MicroBatch, steps: list[list[int]], tasks: list[int], inline: int
+    micro_batch: MicroBatch, steps: list[list[int]], divisions: list[int], inline: int
 ) -> None:
     broadcasts = _Broadcasts()
     states = SentStates(broadcasts)
-    with patch.object(sent_states, "INLINE_BYTES", inline):
+    with patch.object(tasks, "INLINE_BYTES", inline):
         for sequence, numbers in enumerate(steps):
             micro_batch = changed(micro_batch, numbers, sequence)
-            here = micro_batch.divided(tasks[sequence % len(tasks)])
+            here = micro_batch.divided(divisions[sequence % len(divisions)])
             sent, of_tasks = states.sent(here)
             assert not any(own.base for own in sent.inputs.values()), "entries travel apart"
             for task in range(len(here.spans)):
@@ -94,7 +94,7 @@ def test_each_task_has_all_of_its_state_partitions(
 
 
 def test_what_is_sent_follows_what_changes(micro_batch: MicroBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_states, "INLINE_BYTES", 2_000)
+    monkeypatch.setattr(tasks, "INLINE_BYTES", 2_000)
     broadcasts, chance = _Broadcasts(), random.Random(3)
     states = SentStates(broadcasts)
     micro_batch = changed(micro_batch, list(range(PARTITIONS)), 1).divided(8)

@@ -64,7 +64,7 @@ class Steps:
         if admitted.rejected is not None:
             self.late.append(admitted.rejected)
         context = Context.between(before, self.watermark, was, self.now)
-        moved, _ = stepped(plan, self.store, admitted.partials[0], context)
+        moved = stepped(plan, self.store, admitted.partials[0], context)
         self.number += 1
         self.store.apply(moved.changes, Applied(self.number, str(self.number)))
         assert all(end > self.watermark for (end,) in plain(self.parts().select(["window_end"])))

@@ -66,12 +66,12 @@ class Player:
         arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], start)
         reached = max(self.before, after)
         idle = not arriving.num_rows and self.due is not None and reached < self.due
-        moved, dues = stepped(self.plan, self.store, arriving, Context.between(self.before, reached))
+        moved = stepped(self.plan, self.store, arriving, Context.between(self.before, reached))
         if idle:
             assert not moved.panes.num_rows
             assert not moved.counters
             assert not any(layers for one in moved.changes.values() if (layers := one.layers()))
-        self.due = None if self.odd else dues.watermark
+        self.due = None if self.odd else moved.due
         self.steps, self.before = self.steps + 1, max(self.before, after)
         self.store.apply(moved.changes, Applied(self.steps, str(self.steps)))
         return Counter(map(str, moved.panes.to_pylist()))

@@ -106,7 +106,7 @@ def test_late_panes_read_windows_not_slices() -> None:
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
     late = slices.slice((2880 - 70) * keys, keys)
-    fired, _ = stepped(plan, store, plan.parts.schema.empty_table(), Context.between(2820 * MINUTE, 2880 * MINUTE))
+    fired = stepped(plan, store, plan.parts.schema.empty_table(), Context.between(2820 * MINUTE, 2880 * MINUTE))
     store.apply(fired.changes, Applied(2, "second"))
     at = Context.between(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, late, at))
@@ -208,7 +208,7 @@ def _played(
         fresh = np.ones(len(rows), bool) if before == BEGINNING_US else ~plan.too_late(events, times, before)
         start = Context.between(before, before, budget_bytes=budget)
         arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], start)
-        moved, _ = stepped(plan, store, arriving, Context.between(before, after, budget_bytes=budget))
+        moved = stepped(plan, store, arriving, Context.between(before, after, budget_bytes=budget))
         store.apply(moved.changes, Applied(place + 1, str(place)))
         found.append(Counter(map(str, moved.panes.to_pylist())))
         before = after

@@ -27,7 +27,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.tasks import BatchInput, InProcess
+from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -57,7 +57,7 @@ def begun(root: Path) -> Job:
 
 def taken(job: Job, host: str) -> list[TaskResult]:
     """A batch, as executors of that host report it."""
-    results = InProcess().run(job.micro_batch(0), BatchInput([ROWS]))
+    results = InProcess().run(job.micro_batch(0), [ROWS])
     return [msgspec.structs.replace(one, host=host) for one in results]
 
 
