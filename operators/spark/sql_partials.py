@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
-from operator import add, or_
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -161,35 +159,36 @@ def entries(rows: DataFrame, sql: SqlPlan, bounds: Bounds) -> DataFrame:
     keys, ``side`` of the watermark, ``lane`` (the number of a row that is an entry of its own), ``n`` rows with times
     from ``t0`` to ``t1``, ``p0`` … of the partials, and for a row without a slice ``c0`` … of the other columns.
     """
+    # Expressions are texts: on classic Spark a column that is built of others costs a call of the JVM for each.
+    column = {name: f"r{number}" for number, name in enumerate(sql.types)}
+    time, in_task = column[sql.plan.input.event_time], f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
     # Spark computes the number of a row once, however often it is read, as it is not deterministic.
-    read = [_sent(sql, name).alias(f"r{number}") for number, name in enumerate(sql.types)]
-    source = rows.select(*read, sf.monotonically_increasing_id().alias("row"))
-    column = {name: sf.col(f"r{number}") for number, name in enumerate(sql.types)}
-    time, row = column[sql.plan.input.event_time], sf.col("row")
-    within = row.bitwiseAND(sf.lit((1 << ROW_NUMBER_BITS) - 1))
-    in_sample = (within < FIRST_SAMPLED) | (within % bounds.sample_step == 0)
-    source = source.withColumn("single", reduce(or_, _judged_here(sql, column, bounds)))
-    is_single, width, shift = sf.col("single"), sf.lit(sql.slicing.width_us), sf.lit(sql.slicing.shift_us)
+    source = rows.selectExpr(*(_sent(sql, name) for name in sql.types), "monotonically_increasing_id() AS rid")
+    source = source.selectExpr("*", f"{' OR '.join(_judged_here(sql, column, bounds))} AS single")
+    in_sample = f"{in_task} < {FIRST_SAMPLED} OR {in_task} % {bounds.sample_step} = 0"
+    width, shift = sql.slicing.width_us, sql.slicing.shift_us
     by = {
-        "slice": sf.when(~is_single, time - sf.pmod(time - shift, width)),
+        "slice": f"CASE WHEN NOT single THEN {time} - pmod({time} - {shift}L, {width}L) END",
         **{f"k{number}": column[name] for number, name in enumerate(sql.keys)},
         "side": _side(time, bounds),
-        "lane": sf.when(is_single | in_sample, row),
-        **{f"c{number}": sf.when(is_single, column[name]) for number, name in _others(sql, texts=True)},
+        "lane": f"CASE WHEN single OR {in_sample} THEN rid END",
+        **{f"c{number}": f"CASE WHEN single THEN {column[name]} END" for number, name in _others(sql, texts=True)},
     }
-    columns = source.select(*column.values(), is_single, *(value.alias(name) for name, value in by.items()))
-    values = {"n": sf.count(sf.lit(1)), "t0": sf.min(time), "t1": sf.max(time)}
+    named = (f"{value} AS {name}" for name, value in by.items())
+    values = {"n": "count(1)", "t0": f"min({time})", "t1": f"max({time})"}
     for number, partial in enumerate(sql.slicing.partials):
         values |= _partial(f"p{number}", partial, sql, column)
     # Of one row the largest value is its own, to the bit; as a key a zero would lose its sign.
-    values |= {f"c{number}": sf.max(sf.when(is_single, column[name])) for number, name in _others(sql, texts=False)}
-    return columns.groupBy(*by).agg(*(value.alias(name) for name, value in values.items()))
+    for number, name in _others(sql, texts=False):
+        values[f"c{number}"] = f"max(CASE WHEN single THEN {column[name]} END)"
+    grouped = source.selectExpr(*column.values(), "single", *named).groupBy(*by)
+    return grouped.agg(*(sf.expr(f"{value} AS {name}") for name, value in values.items()))
 
 
-def _sent(sql: SqlPlan, name: str) -> Column:
-    """A column of the batch, times as microseconds."""
-    column = sf.col(quoted(sent_name(name)))
-    return sf.unix_micros(column) if sql.types[name] == "timestamp" else column
+def _sent(sql: SqlPlan, name: str) -> str:
+    """A column of the batch by its number, times as microseconds."""
+    column, number = quoted(sent_name(name)), [*sql.types].index(name)
+    return f"{f'unix_micros({column})' if sql.types[name] == 'timestamp' else column} AS r{number}"
 
 
 def _others(sql: SqlPlan, *, texts: bool) -> list[tuple[int, str]]:
@@ -197,39 +196,36 @@ def _others(sql: SqlPlan, *, texts: bool) -> list[tuple[int, str]]:
     return [(number, name) for number, name in enumerate(sql.others) if (sql.types[name] in TEXT_TYPES) == texts]
 
 
-def _judged_here(sql: SqlPlan, column: Mapping[str, Column], bounds: Bounds) -> Iterator[Column]:
+def _judged_here(sql: SqlPlan, column: Mapping[str, str], bounds: Bounds) -> Iterator[str]:
     """Conditions of which a row that is not certain to be accepted meets one. One that is null is of a null, for
     which another one is true.
     """
     time, keys = column[sql.plan.input.event_time], sql.plan.input.key_names
-    yield from (column[name].isNull() for name in (sql.plan.input.event_time, *keys))
-    yield from (time < bounds.first_us, time > bounds.last_us)
-    lengths = [sf.octet_length(column[name]) for name in keys if sql.types[name] in TEXT_TYPES]
+    yield from (f"{column[name]} IS NULL" for name in (sql.plan.input.event_time, *keys))
+    yield from (f"{time} < {bounds.first_us}L", f"{time} > {bounds.last_us}L")
+    lengths = [f"octet_length({column[name]})" for name in keys if sql.types[name] in TEXT_TYPES]
     if lengths:
-        yield reduce(add, lengths) > KEY_BYTES
+        yield f"{' + '.join(lengths)} > {KEY_BYTES}"
 
 
-def _side(time: Column, bounds: Bounds) -> Column:
+def _side(time: str, bounds: Bounds) -> str:
     """-1 before the watermark, 1 for times that count as future, else 0."""
-    side = sf.lit(0)
-    if bounds.ahead_us is not None:
-        side = sf.when(time > bounds.ahead_us, 1).otherwise(side)
-    return side if bounds.watermark_us is None else sf.when(time < bounds.watermark_us, -1).otherwise(side)
+    late = "" if bounds.watermark_us is None else f"WHEN {time} < {bounds.watermark_us}L THEN -1"
+    ahead = "" if bounds.ahead_us is None else f"WHEN {time} > {bounds.ahead_us}L THEN 1"
+    return f"CASE {late} {ahead} ELSE 0 END" if late or ahead else "0"
 
 
-def _partial(name: str, partial: Partial, sql: SqlPlan, column: Mapping[str, Column]) -> dict[str, Column]:
+def _partial(name: str, partial: Partial, sql: SqlPlan, column: Mapping[str, str]) -> dict[str, str]:
     """The columns of a partial, the first of which is called ``name``: see `_state`."""
     if partial.column is None:
         return {}
     values, kind = column[partial.column], sql.types[partial.column]
     if partial.function == "sum" and kind == "bigint":
-        low = sf.sum(values.bitwiseAND(sf.lit(HALF - 1)))
-        return {name: low, f"{name}_high": sf.sum(sf.shiftright(values, 32))}
+        return {name: f"sum({values} & {HALF - 1}L)", f"{name}_high": f"sum(shiftright({values}, 32))"}
     if partial.function == "max" and kind in FLOAT_TYPES:
-        return {name: sf.max(sf.when(~sf.isnan(values), values)), f"{name}_any": sf.max(values)}
-    if partial.function == "sum":
-        return {name: sf.sum(values.cast("double") if kind == "float" else values)}
-    return {name: {"count": sf.count, "min": sf.min, "max": sf.max}[partial.function](values)}
+        return {name: f"max(CASE WHEN NOT isnan({values}) THEN {values} END)", f"{name}_any": f"max({values})"}
+    exact = f"CAST({values} AS double)" if partial.function == "sum" and kind == "float" else values
+    return {name: f"{partial.function}({exact})"}
 
 
 def _state(name: str, partial: Partial, sql: SqlPlan, table: pa.Table) -> Values:
