@@ -257,7 +257,9 @@ def parts_of_sliced(plan: GroupTables, sliced: SlicedRows) -> pa.Table:
         given[NO_KEY] = pa.array(np.zeros(len(sliced.ends), np.int8))
     given |= {name: sliced.keys[name] for name in plan.input.key_names}
     schema = plan.parts.schema
-    return pa.table([given[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+    rows = pa.table([given[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+    # The rows of a sample are entries of their own, and so are those on the two sides of the watermark.
+    return combine(plan.parts, rows)
 
 
 SLICE_SAMPLE_ROWS = 1 << 16
