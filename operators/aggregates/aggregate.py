@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -48,6 +49,19 @@ class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 @dataclass(frozen=True)
+class Partial:
+    """A state column of an aggregate, as a function of a column of the input. Nulls are ignored, and a sum or an
+    extreme of nothing is null.
+    """
+
+    name: str
+    """The state column."""
+    function: Literal["count", "sum", "min", "max"]
+    column: str | None
+    """What it is of; None: of rows, which are counted."""
+
+
+@dataclass(frozen=True)
 class BoundAggregate(ABC):
     """An aggregate bound to its input: the name of its results, and the type of its column (null for a count of
     events).
@@ -83,6 +97,11 @@ class BoundAggregate(ABC):
     def stores_result(self) -> bool:
         """Whether its one state column is the result itself, and no more than that is known of the events."""
         return False
+
+    @property
+    def partials(self) -> tuple[Partial, ...] | None:
+        """Each state column as a function of a column of the input; None where a partial is more than that."""
+        return None
 
     @property
     def invertible(self) -> bool:

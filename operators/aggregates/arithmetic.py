@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
+    Partial,
     comparable_type,
     comparables,
     doubles,
@@ -22,7 +23,7 @@ from tidestate.operators.aggregates.aggregate import (
 )
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import LimitError
+from tidestate.statestore.errors import LimitError, of_type
 from tidestate.statestore.spec.arrowtypes import is_comparable, type_text
 from tidestate.statestore.spec.quotients import decimal_units, quotients
 from tidestate.statestore.spec.tables import Column, Group
@@ -128,6 +129,13 @@ class BoundPlain(BoundAggregate):
     @property
     def stores_result(self) -> bool:
         return self.aggregate.function != "mean"
+
+    @property
+    def partials(self) -> tuple[Partial, ...]:
+        function, column = of_type(self.aggregate, Plain).function, self.aggregate.column
+        total, *counted = (of_state.name for of_state in self.state)
+        first = Partial(total, "sum" if function == "mean" else function, column)
+        return (first, *(Partial(name, "count", column) for name in counted))
 
     @property
     def invertible(self) -> bool:

@@ -317,7 +317,7 @@ class DurableQuery(Measured):
     @abstractmethod
     def scan(self) -> Scan | None:
         """Who read the files of this run's newest batch: the driver or tasks themselves, or Spark, and why; see
-        docs/how-it-works/direct-scan.md. None before the first batch. The manifest of each batch has it too.
+        docs/how-it-works/how-rows-are-read.md. None before the first batch. The manifest of each batch has it too.
         """
 
     @property
@@ -369,7 +369,10 @@ class DurableQuery(Measured):
 
     @abstractmethod
     def explain(self, extended: bool = False) -> None:
-        """Print Spark's physical plan of the newest batch; with ``extended`` the logical plans too."""
+        """Print in one sentence which path the rows of the newest batch took and why
+        (docs/how-it-works/how-rows-are-read.md), and then Spark's physical plan; with ``extended`` the logical plans
+        too.
+        """
 
     @abstractmethod
     def processAllAvailable(self) -> None:  # noqa: N802

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
-from tidestate.statestore.arrays import Counters, Times
+from tidestate.statestore.arrays import Counters, Numbers, Times
 from tidestate.statestore.spec.lists import places_within
 
 START, END = "window_start", "window_end"
@@ -300,10 +300,13 @@ IN_TIME, PAST, FUTURE = "in_time", "past", "future"
 """Its values; the counters of events have ``window_`` before them."""
 
 
-def count_timings(times: Times, start: int, end: int) -> Counters:
-    """How many of these event times are in time, past and future, by the current window from ``start`` to ``end``."""
-    past, future = int(np.count_nonzero(times < start)), int(np.count_nonzero(times >= end))
-    counts = {IN_TIME: len(times) - past - future, PAST: past, FUTURE: future}
+def count_timings(times: Times, start: int, end: int, rows: Numbers | None = None) -> Counters:
+    """How many of these event times are in time, past and future, by the current window from ``start`` to ``end``;
+    ``rows``: how many each stands for, by default one.
+    """
+    count = np.count_nonzero if rows is None else lambda flags: rows[flags].sum()
+    past, future, known = (int(count(flags)) for flags in (times < start, times >= end, np.ones(len(times), bool)))
+    counts = {IN_TIME: known - past - future, PAST: past, FUTURE: future}
     return {f"window_{timing}": count for timing, count in counts.items()}
 
 

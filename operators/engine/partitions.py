@@ -69,10 +69,11 @@ class TaskResult(msgspec.Struct, frozen=True):
     those in ``answers`` had arrivals or something due; the others are as they were, except that rows ``expire`` up to
     these bounds.
 
-    ``inputs`` is the number of pieces that the input had, ``chunks`` that of the chunks in the ``panes`` of an origin
-    (`tidestate.operators.plan.output_buffers`). ``rejected``: the number of ledger rows by reason, with an
-    ``example`` in words. ``host`` is where it ran, empty in the driver's own process. ``gone_us``: windows up to this
-    end had been closed before the job began, by the query that it takes over from.
+    ``inputs`` is the number of pieces that the input had, ``arrived`` that of the rows which were sent to the task,
+    ``chunks`` that of the chunks in the ``panes`` of an origin (`tidestate.operators.plan.output_buffers`).
+    ``rejected``: the number of ledger rows by reason, with an ``example`` in words. ``host`` is where it ran, empty
+    in the driver's own process. ``gone_us``: windows up to this end had been closed before the job began, by the
+    query that it takes over from.
     """
 
     operator: str
@@ -82,6 +83,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     expire: dict[str, int] = {}
     max_event_us: int | None = None
     inputs: int = 0
+    arrived: int = 0
     panes: tuple[FileRef, ...] = ()
     chunks: int = 0
     late: tuple[FileRef, ...] = ()

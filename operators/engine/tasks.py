@@ -205,6 +205,7 @@ def _step(
         expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
         max_event_us=max(times, default=None),
         inputs=len(arrived),
+        arrived=sum(block.rows.rows.num_rows for block in arrived if block.rows is not None),
         panes=files.finish(),
         chunks=files.chunks,
         late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),

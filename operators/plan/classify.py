@@ -21,13 +21,16 @@ from tidestate.operators.describe.windows import PANE_TIME, count_timings
 from tidestate.operators.plan.input_spec import without_place
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
+from tidestate.operators.plan.slicing import SlicedRows
 from tidestate.operators.progress.input_progress import (
     peak_of,
+    peak_with_sample,
     read_after_checks,
     read_before_checks,
+    read_sliced,
     rows_of_sources,
 )
-from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -176,6 +179,29 @@ def _classified(
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
+
+
+def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:
+    """Classify accepted rows that were combined as `Plan.slicing` says: as `classify` does with the rows one by one,
+    which would accept all of them. The latest row of each entry, of at least one, is in ``accepted``.
+    """
+    spec, watermark_us, rows = plan.input, watermark_of(context.before), sliced.rows
+    times = pa.array(sliced.last_us).cast(spec.schema.field(spec.event_time).type)
+    accepted = sliced.keys.append_column(spec.event_time, times)
+    late = sliced.last_us < (BEGINNING_US if watermark_us is None else watermark_us)
+    ahead_us = ahead_from(plan, watermark_us)
+    future = np.zeros(len(rows), bool) if ahead_us is None else sliced.first_us > ahead_us
+    counters = {"mildly_late": int(rows[late].sum()), "future": int(rows[future].sum()), "accepted": int(rows.sum())}
+    counters["events"] = counters["accepted"]
+    counters["on_time"] = counters["accepted"] - counters["mildly_late"] - counters["future"]
+    window = plan.current_window(watermark_us)
+    if window is not None:
+        # Windows begin and end with slices, so all rows of one are on the same side of both bounds.
+        counters |= count_timings(sliced.ends - 1, *window, rows)
+    peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
+    claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
+    partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
+    return Classified(partials, accepted, None, peak.time_us, counters, claims)
 
 
 def with_refused(
@@ -344,10 +370,14 @@ def _by_current_window(
 
 def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:
     """How many events are ahead of the watermark by more than its delay and the tolerance together."""
+    ahead_us = ahead_from(plan, watermark_us)
+    return 0 if ahead_us is None else int(np.count_nonzero(times > ahead_us))
+
+
+def ahead_from(plan: Plan, watermark_us: int | None) -> int | None:
+    """Events with later times count as future; None if none do."""
     ahead_us = plan.input.future_us + plan.input.delay_us
-    if watermark_us is None or ahead_us >= LIMIT_US:
-        return 0
-    return int(np.count_nonzero(times > watermark_us + ahead_us))
+    return None if watermark_us is None or ahead_us >= LIMIT_US else watermark_us + ahead_us
 
 
 def _without_place(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:

@@ -29,13 +29,14 @@ from tidestate.operators.plan.input_spec import (
     window_checks,
 )
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
+from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import InvariantError, UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
@@ -325,6 +326,17 @@ class Plan(ABC):
     def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         """Accepted events as rows of ``exchanged``; keys may repeat."""
         return self.exchanged.conform(accepted)
+
+    @property
+    def slicing(self) -> Slicing | str:
+        """How its rows can be combined by slice and key before they are handed over; else why they cannot."""
+        return "the operator does not combine rows by slices"
+
+    def arrive_sliced(self, accepted: SlicedRows) -> pa.Table:
+        """Accepted events, combined as `slicing` says, as rows of ``exchanged``; keys may repeat."""
+        raise InvariantError(
+            "only rows of an operator with slices are combined", code="invariant", operator=self.name
+        )
 
     @abstractmethod
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:

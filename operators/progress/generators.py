@@ -120,6 +120,10 @@ class MaxEventTime(
         """How long a source must have no rows before its watermark goes on with the clock; None: it never does."""
         return None if self.quiet_us is msgspec.UNSET else self.quiet_us
 
+    def plain_until(self, now_us: int) -> int:
+        """Up to where no row is held or refused."""
+        return LAST_US if self.hold_future_us is None else min(LAST_US, moved_one(now_us, self.hold_future_us))
+
     def explains(self, event_us: int, watermark_us: int) -> bool:
         """Whether the watermark is this event's time less the delay."""
         return event_us - self.delay_us == watermark_us
@@ -150,6 +154,10 @@ class Fixed(RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def by_clock(self) -> bool:
         """It always goes on with the clock."""
         return True
+
+    def plain_until(self, now_us: int) -> int:
+        """Always: it reads the clock alone."""
+        return LAST_US
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As in `Generator`; a piece without rows moves the watermark too."""

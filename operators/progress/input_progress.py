@@ -32,11 +32,12 @@ from tidestate.operators.progress.tracker import (
     begin,
     merged,
     observe,
+    parts_of,
     reset_sources,
     rows_per_source,
 )
 from tidestate.operators.progress.watermarks import INPUT, Watermarks
-from tidestate.statestore.arrays import Counters, Times
+from tidestate.statestore.arrays import Counters, Numbers, Times
 from tidestate.statestore.errors import of_type
 
 
@@ -63,6 +64,26 @@ def read_after_checks(
     source is not idle.
     """
     return _generator(watermarks).after_checks(accepted, rejected, _source(watermarks), watermarks.by, now_us)
+
+
+def plain_until(watermarks: Watermarks, now_us: int) -> int | None:
+    """Up to which time rows claim by the largest time of their source alone, see `WatermarkGenerator.plain_until`."""
+    return _generator(watermarks).plain_until(now_us)
+
+
+def read_sliced(watermarks: Watermarks, latest: pa.Table, rows: Numbers, now_us: int) -> Claims:
+    """The claims of accepted rows that were combined: ``latest`` stands for the latest of each entry, ``rows`` are
+    how many it has. Of shape ``(entries,)``; for generators with `WatermarkGenerator.plain_until`.
+    """
+    claims, _ = read_after_checks(watermarks, latest, None, now_us)
+    parts = parts_of(latest, _source(watermarks), watermarks.by)
+    sums = np.zeros(len(parts.names), np.int64)
+    np.add.at(sums, parts.codes, rows)
+    counted = {
+        name: msgspec.structs.replace(claims.reports[name], rows=count)
+        for name, count in zip(parts.names, sums.tolist(), strict=True)
+    }
+    return msgspec.structs.replace(claims, reports=claims.reports | counted)
 
 
 def rows_of_sources(watermarks: Watermarks, rows: pa.Table) -> Reports:
@@ -184,14 +205,19 @@ VALUE_LENGTH = 80
 
 def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
     """The peak of ``events`` at these ``times`` (at least one). The bulk is that of a sample."""
-    place = int(np.argmax(times))
-    sample = np.sort(times[:: len(times) // PEAK_SAMPLE_ROWS + 1])
+    sample = times[:: len(times) // PEAK_SAMPLE_ROWS + 1]
+    return peak_with_sample(times, events, columns, int(times.min()), sample)
+
+
+def peak_with_sample(times: Times, events: pa.Table, columns: Sequence[str], least_us: int, sample: Times) -> Peak:
+    """As `peak_of`, of ``events`` that stand for others before them: the smallest time of all, and a ``sample``."""
+    place, sample = int(np.argmax(times)), np.sort(sample)
     bulk = sample[: -max(STRAYS, len(sample) // BULK_SHARE)]
     gaps = np.diff(bulk)
     return Peak(
         int(times[place]),
         in_words(events.slice(place, 1), columns),
-        int(times.min()),
+        least_us,
         int(bulk[-1]) if len(bulk) else None,
         len(bulk),
         TimeSteps(int(np.count_nonzero(gaps)), int(gaps.max(initial=0))),

@@ -230,6 +230,12 @@ class WatermarkGenerator(Claimant):
         """Read rows that are accepted; sources of the rejected ones are not idle."""
         return Claims(), {}
 
+    def plain_until(self, now_us: int) -> int | None:
+        """Rows with a time from `FIRST_US` up to this, which it does not count, claim with the largest time of their
+        source, and nothing else of them matters; None where that is not so.
+        """
+        return None
+
     def combine(
         self,
         began: GeneratorState,

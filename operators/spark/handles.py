@@ -16,7 +16,7 @@ from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.monitoring import Report
 from tidestate.operators.spark.platform import is_modified_meanwhile
-from tidestate.recovery.log.summary import time_text
+from tidestate.recovery.log.summary import path_text, time_text
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.html_tables import facts_html
 
@@ -96,6 +96,7 @@ class QueryHandle(DurableQuery):
         return as_spark_progress(report)
 
     def explain(self, extended: bool = False) -> None:
+        print(path_text(self.scan))
         self._spark_query.explain(extended)
 
     def metrics(self, operator: str | None = None) -> Metrics:

@@ -74,6 +74,17 @@ class InDriver:
             self._too_large = size
             return None
 
+    def finish(self, batch: MicroBatch, made: Callable[[MicroBatch], list[Block] | None]) -> list[TaskResult] | None:
+        """The results of a batch whose blocks Spark SQL has made; None if tasks must take it: the state is large, or
+        ``made`` gives none.
+        """
+        if not _small_state(batch, None):
+            return None
+        user_code = any(plan.calls_user_code for plan in batch.graph.plans.values())
+        here = batch.divided(1 if user_code else self._threads)
+        blocks = made(here)
+        return None if blocks is None else _tried(lambda: self._transport.run(here, blocks=blocks))
+
     def tick(self, batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult] | None:
         """The micro-batch without input that ends with this progress; None if tasks must run it."""
         if not _small_state(batch, after):

@@ -144,6 +144,7 @@ class JobOnSpark(StreamJob, SparkJob):
             scans,
             partial(past_rows, self, job.graph),
             in_driver=self.in_driver,
+            sql_partials=self.sql_partials,
             retain=self.retain,
             metrics=self.metrics,
         )

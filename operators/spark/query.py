@@ -43,7 +43,7 @@ from tidestate.operators.spark.monitoring import (
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
+from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import FilesRead, followed, read_as_patterns
 from tidestate.recovery.log.manifest import Manifest, Scan
@@ -110,6 +110,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         replayed: Callable[[DataFrame | Mapping[str, DataFrame]], DataFrame],
         *,
         in_driver: bool,
+        sql_partials: bool,
         retain: CheckpointRetention | None,
         metrics: int | str | None,
     ) -> None:
@@ -129,7 +130,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        transport = SparkTransport(platform, in_driver=in_driver)
+        transport = SparkTransport(platform, in_driver=in_driver, sql_partials=sql_partials)
         still = lambda: not self._over  # noqa: E731
         self._driver: Driver[SparkRows, DataFrame] = Driver(
             job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
@@ -366,7 +367,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)
-            return Position(spark=spark, scan=self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver))
+            scan = self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver)
+            return Position(spark=spark, scan=with_partials(scan, taken))
 
         with self._described():
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)

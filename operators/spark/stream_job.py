@@ -46,6 +46,7 @@ class StreamJob:
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
     direct_scan: bool = True
     in_driver: bool = True
+    sql_partials: bool = True
     retain: CheckpointRetention | None = None
     metrics: int | str | None = None
     listeners: tuple[StreamingQueryListener, ...] = ()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -26,12 +27,14 @@ from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.rdd_transport import run_by_rdd
-from tidestate.operators.spark.scan.batch import DirectBatch
+from tidestate.operators.spark.scan.batch import DirectBatch, printable_reason
 from tidestate.operators.spark.scan.files import NeedsJvmError
+from tidestate.operators.spark.sql_partials import SqlPartials
 from tidestate.operators.spark.tasks import EXCHANGE, SentStates, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import literal_path
+from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import read_verified
@@ -43,8 +46,11 @@ BATCH_ROWS = 100_000
 BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.shuffle.partitions": "1",
 }
-"""For the batches of a query: speed, no more."""
+"""For the batches of a query: speed, no more. What a job shuffles says into how many partitions, but for partials,
+which are few.
+"""
 
 
 def configured(batch: DataFrame, platform: Platform) -> DataFrame:
@@ -139,6 +145,10 @@ class SparkRows:
     needs_jvm: str | None = None
     in_driver: bool = False
     patterns: Sequence[str] = ()
+    partials: int | None = None
+    """How many partials Spark SQL has made of the rows; None: the rows were handed over."""
+    no_partials: str = ""
+    """Why they were handed over."""
 
     def checked(self) -> DataFrame:
         """The rows as Spark reads them. Raises `IncompatibleError` (``spark-file-pattern``) if some are twice."""
@@ -152,14 +162,24 @@ class SparkRows:
         return self.frame
 
 
+def with_partials(scan: Scan, rows: SparkRows) -> Scan:
+    """How a batch was read, and, if Spark has read it, whether Spark SQL has made partials of its rows."""
+    if scan.direct:
+        return scan
+    return msgspec.structs.replace(
+        scan, in_driver=rows.in_driver, partials=rows.partials, no_partials=printable_reason(rows.no_partials)
+    )
+
+
 class SparkTransport:
     """The `Transport` of a job on Spark; with ``in_driver`` small micro-batches are run without a Spark job."""
 
-    def __init__(self, platform: Platform, *, in_driver: bool = False) -> None:
+    def __init__(self, platform: Platform, *, in_driver: bool = False, sql_partials: bool = False) -> None:
         self._platform = platform
         self.parallelism = platform.parallelism
         self.max_tasks = TASKS_PER_CORE * self.parallelism
         self._in_driver = InDriver(min(self.parallelism, os.cpu_count() or 1)) if in_driver else None
+        self._partials = SqlPartials() if sql_partials else None
         states = SentStates(platform.broadcast)
         self._states, self._by_frame = states, FrameTransport(platform, states)
 
@@ -190,7 +210,34 @@ class SparkTransport:
                 return results
             except NeedsJvmError as why:
                 rows.needs_jvm = str(why)  # for the manifest
-        return self._by_frame.run(batch, rows.checked())
+        results = self._by_partials(batch, rows)
+        if results is None:
+            results = self._by_frame.run(batch, rows.checked())
+            if self._partials is not None:
+                self._partials.learn(results)
+        return results
+
+    def _by_partials(self, batch: MicroBatch, rows: SparkRows) -> list[TaskResult] | None:
+        """The results of a batch of whose rows Spark SQL makes partials; None if they are handed over."""
+        partials, here = self._partials, self._in_driver
+        if partials is None or here is None:
+            rows.no_partials = "paths without sql_partials" if partials is None else "paths without in_driver"
+            return None
+        if self._platform.has_same_session(rows.frame.sparkSession):
+            rows.no_partials = "the session of its rows is that of the user, whose settings stay"
+            return None
+        rows.no_partials = "the state is large, or not in a store of Parquet files"
+
+        def made(of_driver: MicroBatch) -> list[Block] | None:
+            blocks = partials.blocks(of_driver, rows.checked())
+            rows.no_partials = blocks if isinstance(blocks, str) else ""
+            return None if isinstance(blocks, str) else blocks
+
+        results = here.finish(batch, made)
+        if results is None and not rows.no_partials:
+            rows.no_partials = "a function of yours failed in the driver"
+        rows.in_driver, rows.partials = results is not None, None if results is None else partials.entries
+        return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
         """As in `Transport`, in the columns of the files, under the names of today."""

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     from tidestate import Harness  # by its public name, as in `tidestate.operators.streams.by_hand`
 
-Shortcut = Literal["direct_scan", "in_driver"]
+Shortcut = Literal["direct_scan", "in_driver", "sql_partials"]
 """How a batch on Spark may be processed faster, with the same result: tasks read Parquet files themselves
-(docs/how-it-works/direct-scan.md), and the driver processes few rows without a Spark job.
+(docs/how-it-works/direct-scan.md), the driver processes few rows without a Spark job, and Spark SQL makes partials of
+rows before they are handed over (docs/how-it-works/how-rows-are-read.md).
 """
 SHORTCUTS: tuple[Shortcut, ...] = get_args(Shortcut)
 
@@ -78,8 +79,10 @@ class Runs(ABC):
         the job serves its metrics to Prometheus (docs/how-to/monitor.md). ``paths`` are the shortcuts that a batch
         may take, by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to
         be the same (docs/how-it-works/direct-scan.md); ``in_driver``, the driver processes few rows without a Spark
-        job. ``storage_options`` are fsspec's for the root, such as credentials: they go to the tasks, are written
-        nowhere, and hold for the bucket in this process (docs/how-to/roots-in-the-cloud.md).
+        job; ``sql_partials``, Spark SQL makes partials of rows that it has read, and the driver does the rest, where
+        they are few (docs/how-it-works/how-rows-are-read.md). ``storage_options`` are fsspec's for the root, such as
+        credentials: they go to the tasks, are written nowhere, and hold for the bucket in this process
+        (docs/how-to/roots-in-the-cloud.md).
         """
         if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(
@@ -103,6 +106,7 @@ class Runs(ABC):
             metrics=metrics,
             direct_scan="direct_scan" in paths,
             in_driver="in_driver" in paths,
+            sql_partials="sql_partials" in paths,
         )
         return made
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
+from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
@@ -34,7 +35,7 @@ from tidestate.operators.windows.names import END, SLICE_END
 from tidestate.operators.windows.output_watermark import output_watermark
 from tidestate.operators.windows.session_slices import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.operators.windows.slices import events_as_parts, ready_windows
+from tidestate.operators.windows.slices import events_as_parts, parts_of_sliced, ready_windows, slicing_of
 from tidestate.operators.windows.step import (
     Step,
     due_in_parts,
@@ -212,6 +213,15 @@ class WindowPlan(GroupTables):
     def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         rows = arriving_parts(self, accepted, times, context)
         return parts_of_sessions(self, rows) if self.lazy and self.in_cells else rows
+
+    @property
+    def slicing(self) -> Slicing | str:
+        if type(self) is not WindowPlan:
+            return super().slicing
+        return "its rows come again" if self.reprocessing else slicing_of(self)
+
+    def arrive_sliced(self, accepted: SlicedRows) -> pa.Table:
+        return parts_of_sliced(self, accepted)
 
     def output_watermark(self, watermark: int, column: str) -> int:
         return output_watermark(self, watermark, column)

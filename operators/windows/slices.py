@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES, Context
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
 from tidestate.operators.windows.groups import column_numbers
-from tidestate.operators.windows.names import COARSE, ELEMENTS, END, PARTS, SLICE_END, START
+from tidestate.operators.windows.names import COARSE, ELEMENTS, END, NO_KEY, PARTS, SLICE_END, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Numbers, Times, Values
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -214,6 +215,51 @@ def slice_ends(parts: pa.Table) -> Numbers:
     """The end of each part. Int64 of shape ``(parts,)``."""
     ends: Numbers = parts[SLICE_END].cast(pa.int64()).to_numpy()
     return ends
+
+
+def slicing_of(plan: GroupTables) -> Slicing | str:
+    """How the events of windows that wait in parts can be combined elsewhere; else why they cannot."""
+    if not isinstance(plan.kind, Sliding):
+        return "its windows are not of a fixed span"
+    if plan.touching or plan.by_offset or plan.has_gaps:
+        return "its windows are not of times that follow each other without gaps"
+    if not plan.lazy:
+        return "a trigger, an order or an accumulation looks at windows before they are due"
+    if plan.input.signed:
+        return "its rows take earlier ones back"
+    for aggregate in plan.aggregates:
+        if aggregate.partials is None:
+            return f"{aggregate.name!r} is {aggregate.aggregate.function}, not a count, sum, minimum, maximum or mean"
+    if not plan.orderless:
+        return "its windows store more than aggregates"
+    kind = plan.slices
+    partials = tuple(partial for aggregate in plan.aggregates for partial in aggregate.partials or ())
+    return Slicing(kind.slice, kind.shift, partials, lambda watermark: _taken_from(plan, watermark))
+
+
+def _taken_from(plan: GroupTables, watermark: int) -> int:
+    """At a watermark the time from which on all windows take an event, whatever the rule of lateness."""
+    if watermark == BEGINNING_US:
+        return BEGINNING_US
+    by_time = BEGINNING_US if plan.rule == "window" else plan.closed_at(watermark)
+    if not plan.refuses_by_windows(watermark):
+        return by_time
+    # All earlier events are in the window that ends there, or in an earlier one.
+    return max(by_time, plan.slices.last_end_at_or_before(plan.refused_at(watermark)))
+
+
+def parts_of_sliced(plan: GroupTables, sliced: SlicedRows) -> pa.Table:
+    """Combined events as rows of `GroupTables.parts`, as `events_as_parts` makes them of events."""
+    given = dict(sliced.state)
+    given[SLICE_END] = pa.array(sliced.ends)
+    given[ELEMENTS] = pa.array(sliced.rows)
+    if not plan.input.key_names:
+        given[NO_KEY] = pa.array(np.zeros(len(sliced.ends), np.int8))
+    given |= {name: sliced.keys[name] for name in plan.input.key_names}
+    schema = plan.parts.schema
+    rows = pa.table([given[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+    # The rows of a sample are entries of their own, and so are those on the two sides of the watermark.
+    return combine(plan.parts, rows)
 
 
 SLICE_SAMPLE_ROWS = 1 << 16

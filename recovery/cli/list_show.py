@@ -232,6 +232,9 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     if (scan := manifest.scan) is not None:
         reader = "driver" if scan.in_driver else "tasks"
         table.add_row("rows read by", f"{reader}, directly" if scan.direct else f"spark: {scan.reason}")
+        if not scan.direct:
+            by_spark = scan.partials is not None
+            table.add_row("partials made by", "spark" if by_spark else f"tasks: {scan.no_partials}")
     if manifest.input:
         table.add_row("input", pluralize(manifest.input.batches, "batch", "batches"))
     size = state_size(manifest)

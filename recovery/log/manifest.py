@@ -76,13 +76,17 @@ class SparkPosition(msgspec.Struct, frozen=True):
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """Who read the files of a Spark batch: the tasks themselves (``direct``), or Spark for this ``reason``.
-    ``in_driver``: the driver processed the batch, which was small, without tasks.
+    """Who read the rows of a Spark batch: the tasks themselves, from files (``direct``), or Spark for this
+    ``reason``. ``in_driver``: the driver processed the batch, which was small, without tasks.
     """
 
     direct: bool
     reason: str = ""
     in_driver: bool = False
+    partials: int | None = None
+    """If Spark has read the rows: into how many it combined them before the driver took them; None: not at all."""
+    no_partials: str = ""
+    """Why not."""
 
 
 class InputPosition(msgspec.Struct, frozen=True):

@@ -53,8 +53,8 @@ def check(manifest: Manifest) -> None:
     require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
     require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
     if manifest.scan is not None:
-        reason = manifest.scan.reason
-        require(len(reason) <= REASON_CHARACTERS and not _CONTROL.search(reason), "scan")
+        for reason in (manifest.scan.reason, manifest.scan.no_partials):
+            require(len(reason) <= REASON_CHARACTERS and not _CONTROL.search(reason), "scan")
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
     require(len(manifest.operators) <= MAX_OPERATORS, "operators")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Spent, state_files
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Scan, Spent, state_files
 from tidestate.statestore.files.refs import FileRef
 
 SummaryRow = dict[str, Any]
@@ -44,6 +44,18 @@ def as_iso(text: str | None) -> str | None:
 def readable_time(text: str | None) -> str | None:
     """A text of `iso_text` for people."""
     return text.replace("T", " ").removesuffix("Z") if text else text
+
+
+def path_text(scan: Scan | None) -> str:
+    """The path that the rows of a batch on Spark took, and why, as a sentence."""
+    if scan is None:
+        return "No batch has been read so far."
+    if scan.direct:
+        return f"The {'driver reads' if scan.in_driver else 'tasks read'} the files directly."
+    read = f"Spark reads the rows ({scan.reason})"
+    if scan.partials is not None:
+        return f"{read} and combines them into {scan.partials:,} partials, from which the driver goes on."
+    return f"{read} and hands them over to tasks ({scan.no_partials or 'an earlier version'})."
 
 
 def mark_text(mark: int | None, *, offsets: bool) -> str | None:

@@ -229,7 +229,8 @@ ON_DELTA = (
 """On a Spark that has a connector of Delta."""
 CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
-    Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.0", _tumbling(100, rated=True)),
+    Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.3", _tumbling(100, rated=True)),
+    Case("tumbling, 100,000 keys, rows of the JVM", ROCKSDB, ">= 5", _tumbling(100_000, rated=True)),
     Case("tumbling, 100 keys, folders of partitions", ROCKSDB, ">= 1.5", _tumbling(100, source="folders")),
     Case("tumbling, 100 keys, Parquet on S3", ROCKSDB, ">= 1.5", _tumbling(100, source="s3")),
     Case("tumbling, 100,000 keys", ROCKSDB, ">= 8", _tumbling(100_000)),

@@ -110,8 +110,13 @@ class BatchScans:
         elif not self._reason:
             self._pause = 0
             return Scan(direct=True, in_driver=in_driver)
-        reason = _CONTROL.sub(" ", self._reason)[:REASON_CHARACTERS]
+        reason = printable_reason(self._reason)
         if reason not in self._logged:
             self._logged.add(reason)
             log.info("spark reads the input, as the tasks cannot: %s", reason)
         return Scan(direct=False, reason=reason)
+
+
+def printable_reason(reason: str) -> str:
+    """A reason as a manifest takes it."""
+    return _CONTROL.sub(" ", reason)[:REASON_CHARACTERS]

@@ -1,0 +1,227 @@
+"""Partials that Spark SQL makes: the same rows, ledgers and claims as of rows that are handed over one by one."""
+
+from __future__ import annotations
+
+import random
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as run_settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+import tidestate as ts
+from tests.helpers.process import LONG
+from tests.helpers.spark_inputs import job, sample, write
+from tests.helpers.spark_runs import output, stream
+from tidestate import OperatorStream, agg, watermark
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.plan.classify import Classified, classify
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
+from tidestate.operators.progress.progress import Context, joined_claims
+from tidestate.operators.spark import in_driver, sql_partials
+from tidestate.operators.spark.schemas import read_schemas
+from tidestate.operators.spark.sql_partials import bounds_of, classified_entries, entries, sql_plan
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.summary import path_text
+from tidestate.statestore.arrays import total
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.spec.limits import KEY_BYTES
+from tidestate.statestore.table.fold import combine
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
+
+UTC_US = pa.timestamp("us", tz="UTC")
+NOW_US = 1_700_000_000_000_000
+NAN, INFINITE = float("nan"), float("inf")
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tiny": (pa.int8(), [-128, 127, 0, 5]),
+    "small": (pa.int16(), [-(2**15), 2**15 - 1, 3]),
+    "whole": (pa.int32(), [-(2**31), 2**31 - 1, 17]),
+    "long": (pa.int64(), [-(2**63), 2**63 - 1, 2**32, -(2**32) - 1, -1, 0, 9]),
+    "single": (pa.float32(), [0.5, -0.0, 0.0, NAN, INFINITE, -INFINITE, -2.25]),
+    "double": (pa.float64(), [0.5, -0.0, 0.0, NAN, INFINITE, -INFINITE, 1e3, -2.25]),
+    "price": (pa.decimal128(10, 2), [Decimal("99999999.99"), Decimal("-0.01"), Decimal("0.00")]),
+    "wide": (pa.decimal128(28, 3), [Decimal("9" * 25 + ".999"), Decimal("-1.500")]),
+    "flag": (pa.bool_(), [True, False]),
+    "day": (pa.date32(), [date(1582, 10, 4), date(1970, 1, 1), date(2999, 12, 31)]),
+    "moment": (UTC_US, [-62_135_596_800_000_000, -1, 0, 1_711_846_800_000_000]),
+    "local": (pa.timestamp("us"), [datetime(1969, 12, 31, 23, 59), datetime(2024, 3, 31, 2, 30)]),
+    "text": (pa.string(), ["", "a", "ä\U0001f600", "b\x00c"]),
+    "raw": (pa.binary(), [b"", b"\xff\x00"]),
+}
+"""Columns with what they may hold, besides null."""
+KEYS = ("tiny", "long", "flag", "day", "moment", "text", "raw", "price")
+ADDED = ("tiny", "small", "whole", "long", "single", "double", "price", "wide")
+ORDERED = tuple(name for name in VALUES if name not in ("text", "raw"))
+WINDOWS = (
+    ts.tumbling("7 seconds"),
+    ts.tumbling("1 minute", offset="-13 seconds"),
+    ts.sliding("60 seconds", "15 seconds"),
+    ts.sliding("10 seconds", "4 seconds", offset="1 second", strict=False),
+)
+
+
+@st.composite
+def described_jobs(draw: st.DrawFn) -> OperatorStream:
+    """Windows of any kind that is combined, with any lateness, watermark, keys and aggregates."""
+    aggregates: dict[str, Any] = {"n": agg.count()}
+    for number in range(draw(st.integers(0, 5))):
+        how = draw(st.sampled_from([agg.count, agg.sum, agg.mean, agg.min, agg.max]))
+        columns = {agg.count: tuple(VALUES), agg.sum: ADDED, agg.mean: ADDED}.get(how, ORDERED)
+        aggregates[f"a{number}"] = how(draw(st.sampled_from(columns)))
+    if draw(st.booleans()) and len(aggregates) > 1:
+        del aggregates["n"]
+    hold = draw(st.sampled_from([None, "1 hour"]))
+    generators = [watermark.bounded("5 seconds", "t", hold_future=hold), watermark.fixed("10 seconds")]
+    by = draw(st.sampled_from([None, "text", "tiny"]))
+    read = ts.stream(event_time="t").watermark(draw(st.sampled_from(generators)), by=by)
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
+    windows = read.group_by(*keys).window(draw(st.sampled_from(WINDOWS))).aggregate(**aggregates)
+    lateness = draw(st.sampled_from(["0 seconds", "9 seconds", "90 seconds"]))
+    ledger = draw(st.lists(st.sampled_from([name for name in VALUES if name != "t"]), max_size=4, unique=True))
+    rule = draw(st.sampled_from(["event", "window"]))
+    return windows.allowed_lateness(lateness, rule=rule, ledger_columns=ledger).named("windows")
+
+
+def drawn_rows(chance: random.Random, rows: int, now_us: int) -> pa.Table:
+    """Rows around a time, some of them at any time that a column can hold, with nulls and the edges of each type."""
+    strange = [None, -(2**63), 2**63 - 1, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1, -62_135_596_800_000_001, -1, 0]
+    strange += [253_402_300_799_999_999, 253_402_300_800_000_000, now_us + 3_600_000_001]
+    times = [
+        chance.choice(strange) if chance.random() < 0.1 else now_us + chance.randint(-200_000_000, 200_000_000)
+        for _ in range(rows)
+    ]
+    columns: dict[str, pa.Array] = {"t": pa.array(times, pa.int64()).cast(UTC_US)}
+    for name, (kind, values) in VALUES.items():
+        cells = [None if chance.random() < 0.1 else chance.choice(values[: chance.randint(1, 9)]) for _ in times]
+        if name in ("text", "raw") and chance.random() < 0.3:
+            long = "x" * KEY_BYTES if name == "text" else b"x" * (KEY_BYTES + 1)
+            cells[chance.randrange(rows)] = long
+        is_moment = kind == UTC_US
+        columns[name] = pa.array(cells, pa.int64()).cast(kind) if is_moment else pa.array(cells, kind)
+    return pa.table(columns)
+
+
+def facts(graph: Graph, pieces: list[Classified], rows: pa.Table) -> dict[str, object]:
+    """All that the step, the ledger, the manifest and the watermark get of these pieces of input."""
+    plan = graph.output
+    claims = joined_claims([piece.claims for piece in pieces])
+    sent = [piece.partials.rows for piece in pieces]
+    ledgers = [piece.rejected for piece in pieces if piece.rejected is not None]
+    peaks = [piece.claims.peak for piece in pieces if piece.claims.peak is not None]
+    return {
+        "partials": _lines(combine(plan.exchanged, pa.concat_tables(sent)), zero=True) if sent else [],
+        "ledger": _lines(pa.concat_tables(ledgers)) if ledgers else [],
+        "counters": {name: many for name, many in total([piece.counters for piece in pieces]).items() if many},
+        "reports": {name: report for name, report in claims.reports.items() if report.rows or not graph.single},
+        "present": {name: report for name, report in claims.rejected.items() if report.rows},
+        "newest": max([piece.max_event_us for piece in pieces if piece.max_event_us is not None], default=None),
+        "peak": max([peak.time_us for peak in peaks], default=None),
+        "least": min([peak.least_us for peak in peaks], default=None),
+        "partitions": sorted({number for piece in pieces for number, _ in piece.partials.counts}),
+    }
+
+
+def _lines(rows: pa.Table, *, zero: bool = False) -> list[str]:
+    """The rows as text, sorted; with ``zero`` without the sign of one, which follows the order of rows."""
+    plain = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in rows.columns]
+    values = [column.to_pylist() for column in plain]
+    if zero:
+        values = [[value + 0.0 if isinstance(value, float) else value for value in column] for column in values]
+    return sorted(map(repr, zip(*values, strict=True)))
+
+
+RUNS = run_settings(
+    max_examples=400 if LONG else 8,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+
+
+@pytest.mark.timeout(24 * 3600 if LONG else 600)
+@RUNS
+@given(described=described_jobs(), seed=st.integers(0, 2**32), base_us=st.sampled_from([NOW_US, -NOW_US, 0]))
+def test_entries_are_judged_as_their_rows_are(
+    spark: SparkSession, described: OperatorStream, seed: int, base_us: int
+) -> None:
+    chance = random.Random(seed)
+    rows = drawn_rows(chance, chance.choice([1, 30, 200]), base_us)
+    frame = spark.createDataFrame(rows)
+    graph = bind_graph(described.graph.description, read_schemas(described.graph.description, frame))
+    watermark_us = chance.choice([BEGINNING_US, base_us + chance.randint(-200_000_000, 200_000_000)])
+    context = Context.between(watermark_us, watermark_us, now_us=base_us)
+    frame = frame.select(*graph.columns)
+    sql = sql_plan(graph, frame.schema)
+    assert not isinstance(sql, str), sql
+    bounds = bounds_of(sql, context, chance.choice([None, 1_000_000]))
+    expected = _or_limit(lambda: facts(graph, [classify(graph.output, rows, context, 3)], rows))
+    table = entries(frame, sql, bounds).toArrow()
+    result = _or_limit(lambda: facts(graph, classified_entries(sql, table, context, 3), rows))
+    assert result == expected
+
+
+def _or_limit(made: Any) -> object:
+    try:
+        return made()
+    except LimitError as error:
+        return error.code
+
+
+def run(described: OperatorStream, frame: Any, root: Path, paths: set[Any]) -> list[tuple[int | None, str]]:
+    """Into how many entries each batch was combined, or why not."""
+    started = described.on_spark(frame, checkpoint=root, partitions=3, paths=paths).start()
+    started.processAllAvailable()
+    started.stop(drain=True)
+    scans = [manifest.scan for manifest in Checkpoint.open(root).history() if manifest.scan is not None]
+    assert all(scan.in_driver == (scan.partials is not None) for scan in scans)
+    return [(scan.partials, scan.no_partials) for scan in scans]
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits())
+
+
+@pytest.mark.classic("patched")
+@pytest.mark.usefixtures("_small")
+def test_the_checkpoints_are_the_same_and_too_many_entries_are_left_to_the_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [*sample(2, 60), *(table.slice(0, 20) for table in sample(4, 60)[2:])]
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    monkeypatch.setattr(sql_partials, "MOST_ENTRIES", 50)
+    scans = run(job(), stream(spark, tmp_path / "input"), tmp_path / "root", {"in_driver", "sql_partials"})
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    for kind in ("panes", "late"):
+        assert output(tmp_path / "root", kind) == output(tmp_path / "alone", kind)
+    counters = [
+        [manifest.counters for manifest in Checkpoint.open(tmp_path / root).history() if manifest.kind == "batch"]
+        for root in ("root", "alone")
+    ]
+    assert counters[0] == counters[1]
+    # The first is tried, the second is not; tasks have found that to have few partials, so the third is tried.
+    assert [entries is None for entries, _ in scans] == [True, True, False, False]
+    assert scans[0][1] == scans[1][1] == sql_partials.TOO_MANY
+
+
+@pytest.mark.usefixtures("_small")
+def test_why_rows_are_handed_over(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 20)[0])
+    scans = run(
+        ts.stream(event_time="t").group_by("k").window(ts.sessions("5 seconds")).aggregate(n=agg.count()),
+        stream(spark, tmp_path / "input"),
+        tmp_path / "root",
+        {"in_driver", "sql_partials"},
+    )
+    assert scans == [(None, "its windows are not of a fixed span")]
+    (scan,) = (manifest.scan for manifest in Checkpoint.open(tmp_path / "root").history() if manifest.scan)
+    sentence = path_text(scan)
+    assert sentence.endswith("and hands them over to tasks (its windows are not of a fixed span).")
