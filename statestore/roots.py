@@ -23,14 +23,13 @@ _LOCAL_SCHEMES = ("file", "local", "dbfs")
 def checked_root(root: str | PathLike[str]) -> str:
     """A root as text, of a Volume of Databricks with its scheme: its path alone would be that of a mount.
 
-    Raises `UsageError` for what names no place: an empty text would be the current folder. Also as `check_public`.
+    Raises `UsageError` for what names no place: an empty text would be the current folder.
     """
     url = _url(root)
     if url is None:
         raise UsageError(
             "a root must be a path or a URL: give one that is not empty", code="root-url", root=repr(root)
         )
-    check_public(url)
     if (half := _HALF_A_URL.match(url)) and half[1] not in _LOCAL_SCHEMES:
         raise UsageError(
             "this is half a URL, and would be a local folder of that name: write two slashes behind the colon, as in "

@@ -6,7 +6,7 @@ through the same aggregate, each as an entry of its own, and are judged here as 
 are entries of their own too: their times are the sample of `tidestate.operators.progress.input_progress.peak_of`.
 
 What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types (`_refusal`).
-It sums is_single numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
+It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
 """
 
 from __future__ import annotations

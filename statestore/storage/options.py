@@ -15,7 +15,7 @@ from os import PathLike
 from typing import Any
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.roots import checked_root
+from tidestate.statestore.roots import check_public, checked_root
 from tidestate.statestore.secrets import GivenOptions, Secrets, secret_parts, secrets_of_url
 from tidestate.statestore.storage.dialects.table import canonical_url
 from tidestate.statestore.storage.local import is_local
@@ -55,7 +55,7 @@ def _received(url: str, options: Mapping[str, Any]) -> CarriedRoot:
 def root_with_options(root: str | PathLike[str], options: Mapping[str, Any] | None) -> str:
     """A root as text, with its ``storage_options``; without any, those that `given_options` finds. Options that are
     empty mean those of the environment. Raises `UsageError` as `checked_root`, for a local root
-    (``storage-options``), and as `given_options`.
+    (``storage-options``), for one with a password (``root-secret``), and as `given_options`.
     """
     if options is None:
         return carried(root if isinstance(root, CarriedRoot) else checked_root(root))
@@ -68,6 +68,7 @@ def root_with_options(root: str | PathLike[str], options: Mapping[str, Any] | No
             root=url,
             options=sorted(map(str, options)) if isinstance(options, Mapping) else type(options).__name__,
         )
+    check_public(url)  # an error may list what was given
     given = CarriedRoot(url, options)
     _given[canonical_url(url)] = given.options
     return given

@@ -275,7 +275,7 @@ def test_nothing_secret_was_written(driver: Driver, bucket: Bucket) -> None:
 
 
 def test_the_documents_name_what_was_tested() -> None:
-    text = (ROOT / "docs" / "how-to" / "run-on-a-cluster.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "roots" / "s3.md").read_text()
     assert all(name in text for name in (*S3A, WITHOUT_BUNDLE.split(",")[0]))
 
 

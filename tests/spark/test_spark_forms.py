@@ -130,7 +130,7 @@ def test_rows_get_the_columns_of_the_table(spark: SparkSession, tmp_path: Path) 
     """In its order, whatever their case is; what they lack is null, and what it lacks is added by choice."""
     name = f"t_{uuid.uuid4().hex}"
     spark.sql(f"CREATE TABLE {name} (note string, N bigint, k string) USING parquet LOCATION '{tmp_path}'").collect()
-    table, rows = SparkDeltaTable(spark, name), spark.sql("SELECT 'a' AS k, 1L AS n")
+    table, rows = SparkDeltaTable(spark, name, {}), spark.sql("SELECT 'a' AS k, 1L AS n")
     assert [row.asDict() for row in TableSink(name)._as_stored(table, rows, ["k"]).collect()] == [
         {"note": None, "N": 1, "k": "a"}
     ]
@@ -139,8 +139,20 @@ def test_rows_get_the_columns_of_the_table(spark: SparkSession, tmp_path: Path) 
         TableSink(name)._as_stored(table, more, ["k"])
     with pytest.raises(UsageError, match=r"identify rows.*sink-target"):
         TableSink(name, schema="merge")._as_stored(table, more, ["m"])
-    with pytest.raises(UsageError, match=r"cannot hold.*sink-target"):
+    with pytest.raises(UsageError, match=r"would change these values.*sink-target"):
         TableSink(name)._as_stored(table, rows.selectExpr("k", "1.5D AS n"), ["k"])
     stored = TableSink(name, schema="merge")._as_stored(table, more, ["k"]).collect()
     assert [row.asDict() for row in stored] == [{"note": None, "N": 1, "k": "a", "m": 2}]
     assert spark.table(name).columns == ["note", "N", "k", "m"]
+
+
+@pytest.mark.parametrize(("stored", "made"), [("timestamp_ntz", "timestamp"), ("timestamp", "timestamp_ntz")])
+def test_times_with_and_without_a_zone_are_not_stored_in_each_other(
+    spark: SparkSession, tmp_path: Path, stored: str, made: str
+) -> None:
+    """Spark would store what the clock of its session shows: two instants of an autumn night are one there."""
+    name = f"t_{uuid.uuid4().hex}"
+    spark.sql(f"CREATE TABLE {name} (k string, at {stored}) USING parquet LOCATION '{tmp_path}'").collect()
+    rows = spark.sql(f"SELECT 'a' AS k, CAST('2025-10-26 02:30:00' AS {made}) AS at")
+    with pytest.raises(UsageError, match=r"without a zone.*sink-target.*columns=\['at'\]"):
+        TableSink(name)._as_stored(SparkDeltaTable(spark, name, {}), rows, ["k"])

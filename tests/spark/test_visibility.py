@@ -72,7 +72,9 @@ def test_names_jobs_reports_and_gauges(
     assert (query.id, query.runId) == (of_spark.id, of_spark.runId)
     capsys.readouterr()
     query.explain()
-    assert capsys.readouterr().out.startswith("== Physical Plan ==")
+    path, _, plan = capsys.readouterr().out.partition("\n")
+    assert path.startswith("Spark reads the rows" if REMOTE else "The tasks read the files directly.")
+    assert plan.startswith("== Physical Plan ==")
 
     described = [] if REMOTE else jobs_of(spark)
     batches = [one for one in Checkpoint.open(root).ids() if Checkpoint.open(root).read(one).manifest.kind == "batch"]

@@ -41,6 +41,7 @@ OTHERWISE: dict[str, dict[str, str]] = {
     "bootstrap": {"input": "files", "stream": "files", "no_deliver": "deliver"},
     "plan": {"input": "schema", "stream": "schema", "dropped": "policy"},
     "window": {"action": "get_window", "value": "values"},
+    "withdraw": {"spark": "withdraw"},  # the method takes the session of its process
 }
 """Options that are called otherwise: a parameter of the method, or another method that is called in front of it."""
 MORE = {

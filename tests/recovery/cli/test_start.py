@@ -51,6 +51,7 @@ PLUG_IN = {
                 "report",
                 "reprocess",
                 "serve",
+                "spark_address",
             ),
             *("window", "windows", "withdraw"),
         )
