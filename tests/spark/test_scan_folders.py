@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -86,7 +87,10 @@ def test_values_in_names_are_those_of_spark(spark: SparkSession, example: tuple[
         folder = Path(name)
         for number, value in enumerate(dict.fromkeys(values)):
             put(folder / "in" / f"p={value}", [number])
-        rows = spark.readStream.schema(f"v bigint, p {kind}").parquet(str(folder / "in"))
+        try:
+            rows = spark.readStream.schema(f"v bigint, p {kind}").parquet(str(folder / "in"))
+        except SparkRuntimeException:  # no stream begins over a name that is no value, such as p=x
+            return
         found, expected = both(spark, rows, folder)
         if isinstance(found, str):
             assert "may not be a value of type" in found
