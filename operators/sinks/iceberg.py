@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from errno import ENAMETOOLONG
 from typing import Any
 
 import pyarrow as pa
@@ -214,7 +215,8 @@ class IcebergSink(WithdrawingSink):
         kind = type(error)
         if kind.__module__.startswith(("pyiceberg", "requests", "sqlalchemy")):
             return kind.__name__ not in _LASTING
-        return True if isinstance(error, OSError) else None
+        # A partition whose value is too long for the name of a folder never fits.
+        return error.errno != ENAMETOOLONG if isinstance(error, OSError) else None
 
 
 def _never_repeated(table: Any) -> Any:

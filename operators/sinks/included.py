@@ -139,7 +139,10 @@ class IncludedSink(ABC):
         """The kind of sink and its target, without a password."""
 
     def __repr__(self) -> str:
-        return str(self)
+        try:
+            return str(self)
+        except AttributeError:  # it was refused as it was made, and a report of that shows local variables
+            return f"{type(self).__name__}(…)"
 
     @abstractmethod
     def store(self, rows: Rows, delivery: DeliveryId) -> None:

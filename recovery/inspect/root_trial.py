@@ -105,7 +105,7 @@ def try_root(
     url = root_with_options(root, storage_options)
     objects = Objects(url)
     checks: list[TrialCheck] = []
-    with _trial_folder(objects) as folder:
+    with _trial_folder(objects, checks) as folder:
         for name, step in _STEPS.items():
             try:
                 checks.append(step(objects, folder))
@@ -165,8 +165,10 @@ def _storage(objects: Objects) -> str:
 
 
 @contextmanager
-def _trial_folder(objects: Objects) -> Iterator[str]:
-    """A folder of the trial's own, which is gone afterwards, with the folders above it that it has made."""
+def _trial_folder(objects: Objects, checks: list[TrialCheck]) -> Iterator[str]:
+    """A folder of the trial's own, which is gone afterwards, with the folders above it that it has made; where it
+    cannot be removed the ``checks`` say so.
+    """
     way = [Path(objects.root), *Path(objects.root).parents] if is_local(objects.root) else []
     folders = [Path(objects.root, "probe"), *way]
     folders = [folder for folder in folders if way and not folder.exists()]
@@ -174,10 +176,14 @@ def _trial_folder(objects: Objects) -> Iterator[str]:
     try:
         yield folder
     finally:
-        with suppress(TidestateError):
+        try:
             objects.clear(folder)
             if not is_local(objects.root) and not objects.names("probe", hidden=True):
                 objects.clear("probe")  # a folder, where storage has some
+        except TidestateError:
+            if checks:  # else storage could not be asked at all
+                found = f"what this trial has written stays in {folder}, as it may not be deleted"
+                checks.append(TrialCheck("clean-up", holds=None, found=found, advice="remove it by hand"))
         for path in folders:
             with suppress(OSError):
                 path.rmdir()

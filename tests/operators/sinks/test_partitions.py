@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from errno import EIO, ENAMETOOLONG
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,16 @@ def test_iceberg_has_days_or_hours_of_a_column() -> None:
     with pytest.raises(UsageError, match=r"days or hours.*sink-partition"):
         sinks.IcebergSink("a.b", partition_by=both)
     sinks.IcebergSink("a.b", partition_by=[sinks.day("window_start"), sinks.hour("window_end")])
+
+
+def test_a_value_too_long_for_a_file_never_fits_into_iceberg() -> None:
+    sink = sinks.IcebergSink("a.b", partition_by="k")
+    assert sink.passes(OSError(ENAMETOOLONG, "File name too long")) is False
+    assert sink.passes(OSError(EIO, "a disk that may come back")) is True
+
+
+def test_a_sink_that_was_refused_can_be_printed() -> None:
+    assert repr(sinks.DeltaSink.__new__(sinks.DeltaSink)) == "DeltaSink(…)"
 
 
 class Dead(BaseException):

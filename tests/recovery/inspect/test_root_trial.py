@@ -153,6 +153,19 @@ def test_memory_is_raced_for_by_threads() -> None:
     assert "for tests" in found(trial, "hosts").advice
 
 
+def test_what_may_not_be_deleted_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_objects: Objects, folder: str) -> None:
+        raise UnavailableError("access denied", code="storage", path=folder)
+
+    monkeypatch.setattr(root_trial, "RACING_PROCESSES", 1)
+    monkeypatch.setattr(Objects, "clear", refuses)
+    trial = try_root(str(tmp_path))
+    assert [check.name for check in trial.checks] == [*ALL, "clean-up"]
+    (folder,) = (tmp_path / "probe").iterdir()
+    assert folder.name in found(trial, "clean-up").found
+    assert "by hand" in found(trial, "clean-up").advice
+
+
 def overwrites(objects: Objects, path: str, data: bytes) -> None:
     target = Path(objects.root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
