@@ -26,6 +26,8 @@ class TidestateError(Exception):
     def __init__(self, message: str, *, code: str, **context: Any) -> None:
         self.message = message
         self.code = code
+        # A root may take credentials along, which must not go with an error to other processes and reports.
+        context = {name: str.__str__(value) if isinstance(value, str) else value for name, value in context.items()}
         self.context = context
         facts = "".join(f" {name}={value}" for name, value in context.items())
         super().__init__(f"{message} [{code}]{facts}")

@@ -16,6 +16,7 @@ from tidestate.statestore.errors import (
     UsageError,
     invariant,
 )
+from tidestate.statestore.storage.options import CarriedRoot
 
 
 def tree(root: type[TidestateError]) -> list[type[TidestateError]]:
@@ -51,6 +52,13 @@ def test_an_error_survives_pickling(kind: type[TidestateError], protocol: int) -
     assert (copy.message, copy.code, copy.context) == (error.message, error.code, error.context)
     assert str(copy) == str(error)
     assert copy.args == error.args
+
+
+def test_a_root_in_an_error_leaves_its_credentials_behind() -> None:
+    root = CarriedRoot("s3://bucket/flights", {"secret": "of-nobody"})
+    error = UsageError("wrong", code="root-url", root=root)
+    assert type(error.context["root"]) is str
+    assert b"of-nobody" not in pickle.dumps(error)
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
