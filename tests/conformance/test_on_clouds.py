@@ -23,6 +23,7 @@ from tests.servers.clouds import (  # noqa: F401  (fixtures)
     s3_endpoint,
 )
 from tests.servers.hdfs import hdfs_root, hdfs_server  # noqa: F401  (fixtures)
+from tests.servers.nfs import MountedNfs, nfs, nfs_server  # noqa: F401  (fixtures)
 from tests.servers.volumes import VOLUME, files_api, files_server  # noqa: F401  (fixtures)
 from tidestate import OperatorStream
 
@@ -67,3 +68,8 @@ def test_no_case_fails_on_hdfs(hdfs_root: str, tmp_path: Path, peer: str) -> Non
 @pytest.mark.parametrize("peer", PEERS)
 def test_no_case_fails_in_a_volume(tmp_path: Path, peer: str) -> None:
     no_case_fails(peer, tmp_path, f"{VOLUME}/cases")
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_no_case_fails_on_nfs(nfs: MountedNfs, tmp_path: Path, peer: str) -> None:  # noqa: F811
+    no_case_fails(peer, tmp_path, str(nfs() / f"cases-{peer}"))
