@@ -26,7 +26,7 @@ from tidestate.operators.expressions.arrays import (
 )
 from tidestate.operators.expressions.coercion import brought_to, is_numeric, unify
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
-from tidestate.operators.expressions.tree import CLOCK, INSTANT, SPAN
+from tidestate.operators.expressions.tree import INSTANT, LOCAL, SPAN
 from tidestate.statestore.arrays import Flags
 
 _DOUBLE, _WHOLE = pa.float64(), pa.int64()
@@ -39,7 +39,7 @@ _EXACT_DOUBLE = 2**52
 
 def _bind_sum(call: BoundCall, name: str) -> Operand:
     """Addition, subtraction and multiplication."""
-    if name != "mul" and any(kind in (INSTANT, CLOCK, SPAN) for kind in call.types):
+    if name != "mul" and any(kind in (INSTANT, LOCAL, SPAN) for kind in call.types):
         return _bind_times(call, name)
     operands = _numbers(call)
     kind = operands[0].type
@@ -68,7 +68,7 @@ def _checked(left: Datum, right: Datum, name: str) -> pa.Array:
 def _wrapped(left: pa.Array, right: pa.Array, name: str) -> pa.Array:
     """As `_checked` where there is an overflow: with wrapped numbers, and null where they went round."""
     kind = left.type
-    plain = pa.int64() if kind in (INSTANT, CLOCK, SPAN) else kind
+    plain = pa.int64() if kind in (INSTANT, LOCAL, SPAN) else kind
     numbers = [numbers_of(column.view(pa.int64()) if plain != column.type else column) for column in (left, right)]
     with np.errstate(over="ignore"):
         wrapped = _WRAPPED[name](*numbers)
@@ -108,12 +108,12 @@ def _bind_times(call: BoundCall, name: str) -> Operand:
         return brought_to(
             call, apply_kernel(pa.null(), lambda *data: pa.nulls(len(as_arrays(*data)[0])), *operands), SPAN
         )
-    if right == SPAN and (left == SPAN or left in (INSTANT, CLOCK)):
+    if right == SPAN and (left == SPAN or left in (INSTANT, LOCAL)):
         return _of_microseconds(left, name, operands)
-    if left == SPAN and right in (INSTANT, CLOCK) and name == "add":
+    if left == SPAN and right in (INSTANT, LOCAL) and name == "add":
         return _of_microseconds(right, name, operands)
-    if name == "sub" and {left, right} <= {INSTANT, CLOCK, pa.date32()}:
-        return _of_microseconds(SPAN, name, unify(call, operands, CLOCK))
+    if name == "sub" and {left, right} <= {INSTANT, LOCAL, pa.date32()}:
+        return _of_microseconds(SPAN, name, unify(call, operands, LOCAL))
     raise call.error("a time and an interval, two intervals, or two times of which one is taken from the other")
 
 

@@ -1,7 +1,6 @@
 """A tree bound to columns: its types are fixed once, and what computes it takes whole tables. Pure.
 
-The value of each function for each type, also for null, NaN, overflow and text that does not fit, is in
-docs/reference/expressions.md; nothing raises once a tree is bound.
+Nothing raises once a tree is bound: what has no value is null.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ def _bound(node: ExprNode, schema: pa.Schema, zones: Zones) -> Operand:
     zone = UTC if node.zone in (None, UTC.name) else zones.get(node.zone or "")
     if zone is None:
         raise UsageError(
-            "the rules of this zone are not at hand", code="zone-name", found=node.zone, zones=sorted(zones)
+            "the rules of this zone are not at hand", code="time-zone", found=node.zone, zones=sorted(zones)
         )
     return BINDERS[node.function](BoundCall(node, operands, zone))
 
@@ -144,9 +143,13 @@ def _check_call(node: CallNode) -> None:
     signature = SIGNATURES.get(node.function)
     if signature is None:
         raise UsageError("there is no such function", code="expression-function", found=node.function)
-    count, most = len(node.args), signature.most
-    text = str(signature.least) if most == signature.least else f"{signature.least} to {most or 'any number'}"
-    if count < signature.least or (most is not None and count > most):
+    count, maximum = len(node.args), signature.maximum
+    text = (
+        str(signature.minimum)
+        if maximum == signature.minimum
+        else f"{signature.minimum} to {maximum or 'any number'}"
+    )
+    if count < signature.minimum or (maximum is not None and count > maximum):
         raise UsageError(
             f"{node.function} takes {text} arguments", code="expression-function", found=count, expression=_text(node)
         )

@@ -47,35 +47,35 @@ class Expr:
             found=expression_text(self.tree),
         )
 
-    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return call("eq", self, other)
+    def __eq__(self, operand: object) -> Expr:  # type: ignore[override]
+        return call("eq", self, operand)
 
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return call("ne", self, other)
+    def __ne__(self, operand: object) -> Expr:  # type: ignore[override]
+        return call("ne", self, operand)
 
-    def __lt__(self, other: ExprOrValue) -> Expr:
-        return call("lt", self, other)
+    def __lt__(self, operand: ExprOrValue) -> Expr:
+        return call("lt", self, operand)
 
-    def __le__(self, other: ExprOrValue) -> Expr:
-        return call("le", self, other)
+    def __le__(self, operand: ExprOrValue) -> Expr:
+        return call("le", self, operand)
 
-    def __gt__(self, other: ExprOrValue) -> Expr:
-        return call("gt", self, other)
+    def __gt__(self, operand: ExprOrValue) -> Expr:
+        return call("gt", self, operand)
 
-    def __ge__(self, other: ExprOrValue) -> Expr:
-        return call("ge", self, other)
+    def __ge__(self, operand: ExprOrValue) -> Expr:
+        return call("ge", self, operand)
 
-    def __and__(self, other: ExprOrValue) -> Expr:
-        return _joined("and", self, other)
+    def __and__(self, operand: ExprOrValue) -> Expr:
+        return _joined("and", self, operand)
 
-    def __rand__(self, other: ExprOrValue) -> Expr:
-        return _joined("and", other, self)
+    def __rand__(self, operand: ExprOrValue) -> Expr:
+        return _joined("and", operand, self)
 
-    def __or__(self, other: ExprOrValue) -> Expr:
-        return _joined("or", self, other)
+    def __or__(self, operand: ExprOrValue) -> Expr:
+        return _joined("or", self, operand)
 
-    def __ror__(self, other: ExprOrValue) -> Expr:
-        return _joined("or", other, self)
+    def __ror__(self, operand: ExprOrValue) -> Expr:
+        return _joined("or", operand, self)
 
     def __invert__(self) -> Expr:
         return call("not", self)
@@ -83,47 +83,47 @@ class Expr:
     def __neg__(self) -> Expr:
         return call("neg", self)
 
-    def __add__(self, other: ExprOrValue) -> Expr:
-        return call("add", self, other)
+    def __add__(self, operand: ExprOrValue) -> Expr:
+        return call("add", self, operand)
 
-    def __radd__(self, other: ExprOrValue) -> Expr:
-        return call("add", other, self)
+    def __radd__(self, operand: ExprOrValue) -> Expr:
+        return call("add", operand, self)
 
-    def __sub__(self, other: ExprOrValue) -> Expr:
-        return call("sub", self, other)
+    def __sub__(self, operand: ExprOrValue) -> Expr:
+        return call("sub", self, operand)
 
-    def __rsub__(self, other: ExprOrValue) -> Expr:
-        return call("sub", other, self)
+    def __rsub__(self, operand: ExprOrValue) -> Expr:
+        return call("sub", operand, self)
 
-    def __mul__(self, other: ExprOrValue) -> Expr:
-        return call("mul", self, other)
+    def __mul__(self, operand: ExprOrValue) -> Expr:
+        return call("mul", self, operand)
 
-    def __rmul__(self, other: ExprOrValue) -> Expr:
-        return call("mul", other, self)
+    def __rmul__(self, operand: ExprOrValue) -> Expr:
+        return call("mul", operand, self)
 
-    def __truediv__(self, other: ExprOrValue) -> Expr:
-        return call("div", self, other)
+    def __truediv__(self, operand: ExprOrValue) -> Expr:
+        return call("div", self, operand)
 
-    def __rtruediv__(self, other: ExprOrValue) -> Expr:
-        return call("div", other, self)
+    def __rtruediv__(self, operand: ExprOrValue) -> Expr:
+        return call("div", operand, self)
 
-    def __floordiv__(self, other: ExprOrValue) -> Expr:
-        return call("int_div", self, other)
+    def __floordiv__(self, operand: ExprOrValue) -> Expr:
+        return call("int_div", self, operand)
 
-    def __rfloordiv__(self, other: ExprOrValue) -> Expr:
-        return call("int_div", other, self)
+    def __rfloordiv__(self, operand: ExprOrValue) -> Expr:
+        return call("int_div", operand, self)
 
-    def __mod__(self, other: ExprOrValue) -> Expr:
-        return call("mod", self, other)
+    def __mod__(self, operand: ExprOrValue) -> Expr:
+        return call("mod", self, operand)
 
-    def __rmod__(self, other: ExprOrValue) -> Expr:
-        return call("mod", other, self)
+    def __rmod__(self, operand: ExprOrValue) -> Expr:
+        return call("mod", operand, self)
 
-    def __pow__(self, other: ExprOrValue) -> Expr:
-        return call("pow", self, other)
+    def __pow__(self, operand: ExprOrValue) -> Expr:
+        return call("pow", self, operand)
 
-    def __rpow__(self, other: ExprOrValue) -> Expr:
-        return call("pow", other, self)
+    def __rpow__(self, operand: ExprOrValue) -> Expr:
+        return call("pow", operand, self)
 
     def isNull(self) -> Expr:  # noqa: N802
         """Whether there is no value; never null itself."""
@@ -137,9 +137,9 @@ class Expr:
         """Whether it is the float that is no number; false for null."""
         return call("is_nan", self)
 
-    def eqNullSafe(self, other: ExprOrValue) -> Expr:  # noqa: N802
+    def eqNullSafe(self, operand: ExprOrValue) -> Expr:  # noqa: N802
         """Equality for which null equals null: never null itself."""
-        return call("eq_null_safe", self, other)
+        return call("eq_null_safe", self, operand)
 
     def isin(self, *values: ExprOrValue) -> Expr:
         """Whether it equals any of the values, given one by one or as one list."""

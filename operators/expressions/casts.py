@@ -25,10 +25,10 @@ from tidestate.operators.expressions.arrays import (
     whole_numbers_of,
     without,
 )
-from tidestate.operators.expressions.tree import CLOCK, INSTANT
+from tidestate.operators.expressions.tree import INSTANT, LOCAL
 from tidestate.statestore.arrays import Flags
 
-DAY_US = 86_400_000_000
+DAY_LENGTH_US = 86_400_000_000
 _WIDE = pa.decimal256
 _EXACT = Context(prec=100)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
@@ -117,16 +117,15 @@ def to_decimal(column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) ->
     if pa.types.is_integer(column.type):
         column = column.cast(pa.decimal128(20, 0))
     digits, scale = digits_and_scale(column.type)
-    target = max(scale, kind.scale)
+    if scale <= kind.scale:
+        return fit_digits(column, kind)
     # One digit more in front of the point: 9.5 becomes 10.
-    wide = column.cast(_WIDE(min(digits - scale + target + 1, 76), target))
-    if scale > kind.scale:
-        wide = pc.round(wide, kind.scale, "half_towards_infinity")
-    return fit_digits(wide, kind)
+    wide = column.cast(_WIDE(digits + 1, scale))
+    return fit_digits(pc.round(wide, kind.scale, "half_towards_infinity"), kind)
 
 
 def fit_digits(wide: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
-    """Decimals of 256 bits, whose digits past the scale of ``kind`` are zeros, as ``kind``; null where too long."""
+    """Decimals whose digits past the scale of ``kind`` are zeros as ``kind``; null where they have too many."""
     try:
         return wide.cast(kind)
     except pa.ArrowInvalid:
@@ -174,12 +173,12 @@ def _of_time(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Dates and times as each other, in UTC, without a shift."""
     numbers, nulls = whole_numbers_of(column), nulls_of(column)
     if pa.types.is_date32(kind):
-        days = numbers // DAY_US
+        days = numbers // DAY_LENGTH_US
         fits = np.abs(days) < 2**31
         return arrow_column(np.where(fits, days, 0), nulls | ~fits, kind)
     if pa.types.is_date32(column.type):
-        fits = np.abs(numbers) < 2**63 // DAY_US
-        return arrow_column(np.where(fits, numbers, 0) * DAY_US, nulls | ~fits, kind)
+        fits = np.abs(numbers) < 2**63 // DAY_LENGTH_US
+        return arrow_column(np.where(fits, numbers, 0) * DAY_LENGTH_US, nulls | ~fits, kind)
     return column.view(kind)
 
 
@@ -241,7 +240,7 @@ def _time_texts(column: pa.Array) -> pa.Array:
     """``2026-01-01 10:00:00`` with the fraction, if there is one, without zeros at its end. In UTC."""
     numbers = whole_numbers_of(column)
     far = (numbers < -62_135_596_800_000_000) | (numbers >= 253_402_300_800_000_000)
-    kept = without(column, far).view(CLOCK)
+    kept = without(column, far).view(LOCAL)
     text = pc.strftime(kept, "%Y-%m-%d %H:%M:%S")
     return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".") if _has_fractions(kept) else _cut_fraction(text)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.operators.expressions.arrays import digits_and_scale
 from tidestate.operators.expressions.casts import try_cast
 from tidestate.operators.expressions.operands import BoundCall, Operand, apply_kernel
-from tidestate.operators.expressions.tree import CLOCK, INSTANT, SPAN
+from tidestate.operators.expressions.tree import INSTANT, LOCAL, SPAN
 
 MAX_DIGITS = 38
 
@@ -30,7 +30,7 @@ def function_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
         return kind if pa.types.is_decimal(kind) else pa.binary()
     if pa.types.is_timestamp(kind):
-        return CLOCK if kind.tz is None else INSTANT
+        return LOCAL if kind.tz is None else INSTANT
     if pa.types.is_duration(kind):
         return SPAN
     if pa.types.is_date64(kind):
@@ -51,7 +51,7 @@ def wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return right
     kinds = {left, right}
     if pa.types.is_date32(left) or pa.types.is_date32(right):
-        return next((kind for kind in (INSTANT, CLOCK) if kind in kinds), None)
+        return next((kind for kind in (INSTANT, LOCAL) if kind in kinds), None)
     if not (is_numeric(left) and is_numeric(right)):
         return None
     if pa.types.is_floating(left) or pa.types.is_floating(right):
@@ -110,7 +110,7 @@ def _adapted(kind: pa.DataType, literal: Operand) -> pa.DataType | None:
             return wider_type(kind, pa.decimal128(max(len(str(abs(value))), 1), 0))
     if pa.types.is_string(literal.type) and (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
         return kind
-    if literal.type == CLOCK and kind == INSTANT:
+    if literal.type == LOCAL and kind == INSTANT:
         return kind
     return wider_type(kind, literal.type)
 

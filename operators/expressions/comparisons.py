@@ -19,7 +19,7 @@ _BOOL = pa.bool_()
 
 
 def equal_values(left: Datum, right: Datum) -> pa.Array:
-    """Whether both are equal."""
+    """Whether both are equal, row by row."""
     result = run("equal", left, right)
     return (
         run("or", result, run("and", run("is_nan", left), run("is_nan", right))) if _has_nan(left, right) else result

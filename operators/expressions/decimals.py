@@ -20,26 +20,32 @@ from tidestate.operators.expressions.operands import BoundCall, Operand, apply_k
 _LEAST_SCALE = 6
 """Of a quotient."""
 _LONGEST = 76
+_KERNELS = {"add": "add", "sub": "subtract", "mul": "multiply"}
+"""Arrow's types of their results are those of Spark, as long as they have 38 digits."""
 
 
 def bind_decimal(call: BoundCall, name: str) -> Operand:
     """``add``, ``sub``, ``mul`` or ``div`` of a decimal and a decimal or whole number."""
-    operands = [_as_decimal(call, place) for place in range(2)]
+    operands = [_as_decimal(call, position) for position in range(2)]
     left, right = (digits_and_scale(operand.type) for operand in operands)
     digits, scale = _result_of(name, left, right)
-    if digits > MAX_DIGITS:
+    is_exact = digits <= MAX_DIGITS
+    if not is_exact:
         if name not in ("add", "sub") or digits - 1 > MAX_DIGITS:
             raise call.decimal_error(f"the result has {digits} digits, and a decimal has at most {MAX_DIGITS}")
         digits = MAX_DIGITS
     kind = pa.decimal128(digits, scale)
-    kernel = partial(_quotient, kind=kind) if name == "div" else partial(_combined, name=name, kind=kind)
-    return apply_kernel(kind, kernel, *operands)
+    if name == "div":
+        return apply_kernel(kind, partial(_quotient, kind=kind), *operands)
+    if is_exact:
+        return apply_kernel(kind, partial(run, _KERNELS[name]), *operands)
+    return apply_kernel(kind, partial(_combined, name=name, kind=kind), *operands)
 
 
-def _as_decimal(call: BoundCall, place: int) -> Operand:
-    operand = call.operands[place]
+def _as_decimal(call: BoundCall, position: int) -> Operand:
+    operand = call.operands[position]
     if pa.types.is_null(operand.type):
-        return brought_to(call, operand, call.types[1 - place])
+        return brought_to(call, operand, call.types[1 - position])
     if operand.is_open and operand.constant is not None and pa.types.is_integer(operand.type):
         # A literal has the digits that were written.
         return brought_to(call, operand, pa.decimal128(len(str(abs(operand.constant.as_py()))), 0))
@@ -59,9 +65,9 @@ def _result_of(name: str, left: tuple[int, int], right: tuple[int, int]) -> tupl
 
 
 def _combined(left: Datum, right: Datum, name: str, kind: pa.Decimal128Type) -> pa.Array:
+    """A sum that may need a digit more than a decimal has."""
     columns = [_wide(column) for column in as_arrays(left, right)]
-    kernels = {"add": "add", "sub": "subtract", "mul": "multiply"}
-    return fit_digits(run(kernels[name], *columns), kind)
+    return fit_digits(run(_KERNELS[name], *columns), kind)
 
 
 def _wide(column: pa.Array) -> pa.Array:

@@ -24,7 +24,7 @@ def _of_time(function: str, *args: object, zone: Zone) -> Expr:
     if zone is not None and (not isinstance(zone, str) or not zone):
         raise UsageError(
             'zone= takes the name of a time zone, such as zone="Europe/Berlin"',
-            code="zone-name",
+            code="time-zone",
             found=f"{zone!r:.100}",
         )
     tree = call(function, *args).tree
@@ -98,12 +98,12 @@ def length(column: ColumnLike) -> Expr:
 
 
 def lower(column: ColumnLike) -> Expr:
-    """In small letters."""
+    """The text in small letters."""
     return _of("lower", column)
 
 
 def upper(column: ColumnLike) -> Expr:
-    """In capital letters: ``ß`` becomes ``SS``."""
+    """The text in capital letters: ``ß`` becomes ``SS``."""
     return _of("upper", column)
 
 
@@ -146,9 +146,9 @@ def replace(column: ColumnLike, search: str, replacement: str) -> Expr:
 
 
 @checked
-def split_part(column: ColumnLike, separator: str, place: int) -> Expr:
+def split_part(column: ColumnLike, separator: str, position: int) -> Expr:
     """The part between separators at a place from 1, or from -1 back; empty where there is none."""
-    return call("split_part", as_column(column), separator, place)
+    return call("split_part", as_column(column), separator, position)
 
 
 @checked
@@ -157,9 +157,9 @@ def lpad(column: ColumnLike, width: int, padding: str = " ") -> Expr:
     return call("lpad", as_column(column), width, padding)
 
 
-def element_at(column: ColumnLike, place: object) -> Expr:
+def element_at(column: ColumnLike, position: object) -> Expr:
     """The element of a list at a place from 1, or from -1 back; of a map the value of a key; null if none is."""
-    return call("element_at", as_column(column), place)
+    return call("element_at", as_column(column), position)
 
 
 def size(column: ColumnLike) -> Expr:

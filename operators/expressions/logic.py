@@ -41,7 +41,7 @@ def _bind_not(call: BoundCall) -> Operand:
 def _bind_when(call: BoundCall) -> Operand:
     operands = call.operands
     choices = len(operands) // 2
-    tests = conditions(call, tuple(operands[2 * place] for place in range(choices)))
+    tests = conditions(call, tuple(operands[2 * position] for position in range(choices)))
     values = unify(call, [*operands[1::2], *operands[2 * choices :]], _BOOL)
     return apply_kernel(values[0].type, partial(_chosen, choices=choices), *tests, *values)
 

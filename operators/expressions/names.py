@@ -11,14 +11,14 @@ from typing import NamedTuple
 class Signature(NamedTuple):
     """How many arguments a function takes."""
 
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
     """None: any number."""
     takes_zone: bool = False
 
 
-def _of(least: int, most: int | None, names: str, takes_zone: bool = False) -> dict[str, Signature]:
-    return {name: Signature(least, most, takes_zone) for name in names.split()}
+def _of(minimum: int, maximum: int | None, names: str, takes_zone: bool = False) -> dict[str, Signature]:
+    return {name: Signature(minimum, maximum, takes_zone) for name in names.split()}
 
 
 SIGNATURES: dict[str, Signature] = {

@@ -19,12 +19,12 @@ from tidestate.operators.expressions.printing import (
     AND,
     COMPARISON,
     INFIX,
+    INTERVAL_UNITS_US,
     NEGATION,
     NOT,
     OR,
     POSTFIX,
     RESERVED_WORDS,
-    UNITS_US,
 )
 from tidestate.operators.expressions.sql_types import type_named
 from tidestate.operators.expressions.tree import (
@@ -321,11 +321,11 @@ class _Parser:
         token = self.advance()
         digits = _unquoted(token.text) if token.kind == "text" else token.text
         unit = self.token.text.removesuffix("s")
-        if not re.fullmatch(r"-?\d{1,20}", digits, re.ASCII) or unit not in UNITS_US:
+        if not re.fullmatch(r"-?\d{1,20}", digits, re.ASCII) or unit not in INTERVAL_UNITS_US:
             self.refuse("interval, a whole number and a unit: microsecond to week; months and years have no length")
         self.advance()
         try:
-            span = timedelta(microseconds=(-1 if negative else 1) * int(digits) * UNITS_US[unit])
+            span = timedelta(microseconds=(-1 if negative else 1) * int(digits) * INTERVAL_UNITS_US[unit])
             return literal_node(span)
         except (OverflowError, UsageError):
             self.refuse("a shorter interval")

@@ -40,7 +40,7 @@ RESERVED_WORDS = frozenset(
 )
 """Words that are no names of columns unless in backquotes."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-UNITS_US = {
+INTERVAL_UNITS_US = {
     "week": 604_800_000_000,
     "day": 86_400_000_000,
     "hour": 3_600_000_000,
@@ -158,5 +158,5 @@ def _literal_text(node: LiteralNode) -> str:
 
 
 def _interval_text(span_us: int) -> str:
-    unit = next(unit for unit, size_us in UNITS_US.items() if span_us % size_us == 0)
-    return f"interval {span_us // UNITS_US[unit]} {unit}"
+    unit = next(unit for unit, size_us in INTERVAL_UNITS_US.items() if span_us % size_us == 0)
+    return f"interval {span_us // INTERVAL_UNITS_US[unit]} {unit}"

@@ -6,7 +6,7 @@ import re
 
 import pyarrow as pa
 
-from tidestate.operators.expressions.tree import CLOCK, INSTANT
+from tidestate.operators.expressions.tree import INSTANT, LOCAL
 
 _NAMES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -24,7 +24,7 @@ _NAMES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": INSTANT,
-    "timestamp_ntz": CLOCK,
+    "timestamp_ntz": LOCAL,
 }
 _BY_TYPE = {kind: name for name, kind in _NAMES.items()}
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")

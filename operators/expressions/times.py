@@ -24,34 +24,35 @@ from tidestate.operators.expressions.arrays import (
     whole_numbers_of,
     without,
 )
-from tidestate.operators.expressions.casts import DAY_US, time_us_of_text, try_cast
+from tidestate.operators.expressions.casts import DAY_LENGTH_US, time_us_of_text, try_cast
 from tidestate.operators.expressions.coercion import brought_to
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
-from tidestate.operators.expressions.tree import CLOCK, INSTANT
+from tidestate.operators.expressions.tree import INSTANT, LOCAL
 from tidestate.operators.zones.rules import ZoneRules
 from tidestate.statestore.arrays import Numbers, Times
 
 _DATE, _INT, _LONG = pa.date32(), pa.int32(), pa.int64()
-_UNIT_US = {"day": DAY_US, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
+_UNIT_US = {"day": DAY_LENGTH_US, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
 _TRUNCATED = ("year", "quarter", "month", "week", *_UNIT_US)
 _MONDAY = 3
 """The days from a Monday to the first of January 1970."""
 _FORMAT = re.compile(r"(yyyy|MM|dd|HH|mm|ss)|'((?:[^']|'')*)'|([^A-Za-z'%])", re.ASCII)
 _LETTERS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_FINEST = {"HH": "hour", "mm": "minute", "ss": "second"}
 _YEARS_US = (-62_135_596_800_000_000, 253_402_300_800_000_000)
 """The years 1 to 9999, which text has four digits for."""
 
 
 def is_moment(kind: pa.DataType) -> bool:
     """Whether it is a time or a date."""
-    return kind in (INSTANT, CLOCK) or pa.types.is_date32(kind)
+    return kind in (INSTANT, LOCAL) or pa.types.is_date32(kind)
 
 
 def local_us(column: pa.Array, zone: ZoneRules) -> Times:
     """What a clock in ``zone`` shows, in microseconds; of a date its midnight, of a time without a zone itself."""
     numbers = whole_numbers_of(column)
     if pa.types.is_date32(column.type):
-        return numbers * DAY_US
+        return numbers * DAY_LENGTH_US
     return zone.local(numbers) if column.type == INSTANT else numbers
 
 
@@ -73,7 +74,7 @@ def _part(column: pa.Array, part: Callable[[Times], AnyNumbers], zone: ZoneRules
 
 
 def _days(local: Times) -> Numbers:
-    return local // DAY_US
+    return local // DAY_LENGTH_US
 
 
 def _month_starts(local: Times) -> Numbers:
@@ -116,7 +117,7 @@ def _day_of_year(local: Times) -> Numbers:
 def _thursdays(local: Times) -> Times:
     """The Thursday of the same week, Monday to Sunday: a week of ISO 8601 is in the year of its Thursday."""
     days = _days(local)
-    thursdays: Times = (days - (days + _MONDAY) % 7 + 3) * DAY_US
+    thursdays: Times = (days - (days + _MONDAY) % 7 + 3) * DAY_LENGTH_US
     return thursdays
 
 
@@ -156,8 +157,8 @@ def _truncated(column: pa.Array, unit: str, zone: ZoneRules) -> pa.Array:
     """The begin of the unit on the local clock, as an instant again."""
     kind, local = column.type, local_us(column, zone)
     if pa.types.is_date32(kind):
-        return arrow_column(_begin(local, unit) // DAY_US, nulls_of(column), kind)
-    if kind == CLOCK:
+        return arrow_column(_begin(local, unit) // DAY_LENGTH_US, nulls_of(column), kind)
+    if kind == LOCAL:
         return arrow_column(_begin(local, unit), nulls_of(column), kind)
     instants = whole_numbers_of(column)
     if unit in ("hour", "minute", "second"):
@@ -173,9 +174,9 @@ def _begin(local: Times, unit: str) -> Times:
     if unit in _UNIT_US:
         return local - local % _UNIT_US[unit]
     if unit == "week":
-        return (_days(local) - (_days(local) + _MONDAY) % 7) * DAY_US
+        return (_days(local) - (_days(local) + _MONDAY) % 7) * DAY_LENGTH_US
     months = {"month": 1, "quarter": 3, "year": 12}[unit]
-    return _first_days(_month_starts(local) // months * months) * DAY_US
+    return _first_days(_month_starts(local) // months * months) * DAY_LENGTH_US
 
 
 def _dates(call: BoundCall, *places: int) -> list[Operand]:
@@ -270,11 +271,11 @@ def _bind_from_utc(call: BoundCall) -> Operand:
     operand = _time(call, 0)
     if operand.type != INSTANT:
         call.refuse("a time with a zone")
-    return apply_kernel(CLOCK, partial(_shown, zone=call.zone), operand)
+    return apply_kernel(LOCAL, partial(_shown, zone=call.zone), operand)
 
 
 def _shown(column: pa.Array, zone: ZoneRules) -> pa.Array:
-    return arrow_column(local_us(column, zone), nulls_of(column), CLOCK)
+    return arrow_column(local_us(column, zone), nulls_of(column), LOCAL)
 
 
 def _bind_format(call: BoundCall) -> Operand:
@@ -283,7 +284,12 @@ def _bind_format(call: BoundCall) -> Operand:
     if not parts or sum(len(part[0]) for part in parts) != len(text) or len(text) > 200:
         call.refuse("a format of yyyy, MM, dd, HH, mm, ss, text in single quotes and signs")
     pattern = "".join(_pattern(part) for part in parts)
-    return apply_kernel(pa.string(), partial(_formatted, pattern=pattern, zone=call.zone), _time(call, 0))
+    units = [_UNIT_US[_FINEST[part[1]]] for part in parts if part[1] in _FINEST]
+    return apply_kernel(
+        pa.string(),
+        partial(_formatted, pattern=pattern, unit_us=min(units, default=DAY_LENGTH_US), zone=call.zone),
+        _time(call, 0),
+    )
 
 
 def _pattern(part: re.Match[str]) -> str:
@@ -294,12 +300,15 @@ def _pattern(part: re.Match[str]) -> str:
     return literal.replace("%", "%%")
 
 
-def _formatted(column: pa.Array, pattern: str, zone: ZoneRules) -> pa.Array:
+def _formatted(column: pa.Array, pattern: str, unit_us: int, zone: ZoneRules) -> pa.Array:
     local = local_us(column, zone)
     far = (local < _YEARS_US[0]) | (local >= _YEARS_US[1])
-    # Whole seconds, since Arrow writes a fraction behind them otherwise.
-    seconds = pa.array(np.where(far, 0, local) // 1_000_000).view(pa.timestamp("s"))
-    return without(pc.strftime(seconds, pattern), nulls_of(column) | far)
+    shown = np.where(far, 0, local) // unit_us
+    encoded = pa.array(shown).dictionary_encode()
+    # Each day, minute or second that there is once, since to write a time takes a microsecond; and in whole seconds,
+    # since Arrow writes a fraction behind them otherwise.
+    seconds = pc.multiply(encoded.dictionary, unit_us // 1_000_000).view(pa.timestamp("s"))
+    return without(pc.strftime(seconds, pattern).take(encoded.indices), nulls_of(column) | far)
 
 
 TIME_BINDERS: Binders = {

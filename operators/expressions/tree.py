@@ -26,7 +26,7 @@ MAX_LITERAL_BYTES = 65_536
 """Of all literals of a tree together."""
 INSTANT = pa.timestamp("us", tz="UTC")
 """The type of literals that say their offset, and of what functions make of times."""
-CLOCK = pa.timestamp("us")
+LOCAL = pa.timestamp("us")
 """The type of times without a zone: what a clock shows somewhere."""
 SPAN = pa.duration("us")
 _EPOCH, _EPOCH_CLOCK = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
@@ -205,7 +205,7 @@ def _exact_type(value: object) -> str:
         _, digits, exponent = Decimal(format(value, "f")).as_tuple()
         scale = -exponent if isinstance(exponent, int) else 0
         return type_text(pa.decimal128(max(len(digits), scale, 1), scale))
-    return type_text(INSTANT if isinstance(value, datetime) and value.tzinfo is not None else CLOCK)
+    return type_text(INSTANT if isinstance(value, datetime) and value.tzinfo is not None else LOCAL)
 
 
 _LITERALS: tuple[tuple[type, str | None, Any], ...] = (

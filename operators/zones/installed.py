@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC_ZONE)
 def installed_rules(name: str) -> ZoneRules:
     """The rules of a zone by its name, such as ``Europe/Berlin``; a tenth of a second the first time.
 
-    Raises `UsageError` (``zone-name``) for a name that this host does not know.
+    Raises `UsageError` (``time-zone``) for a name that this host does not know.
     """
     zone = _zone(name)
     first, end = _seconds(FIRST_YEAR), _seconds(LAST_YEAR + 1)
@@ -43,7 +43,7 @@ def _zone(name: str) -> ZoneInfo:
             pass
     raise UsageError(
         'zone= takes the name of a time zone in the database of IANA, such as zone="Europe/Berlin"',
-        code="zone-name",
+        code="time-zone",
         found=f"{name!r:.100}",
     )
 

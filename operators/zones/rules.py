@@ -25,7 +25,7 @@ import numpy as np
 
 from tidestate.statestore.arrays import Flags, Numbers, Times
 
-SECOND_US = 1_000_000
+_SECOND_US = 1_000_000
 MAX_TRANSITIONS = 4_096
 MAX_TEXT = 16_384
 """Letters of the stored form; the longest zone of tzdata has about 2,100."""
@@ -89,15 +89,15 @@ class ZoneRules:
     def text(self) -> str:
         """The stored form: rows of seconds, zlib, base64. `rules_from` is its inverse."""
         rows = np.zeros(len(self.starts), _ROW)
-        rows["start"][1:] = self.starts[1:] // SECOND_US
-        rows["offset"] = self.offsets // SECOND_US
+        rows["start"][1:] = self.starts[1:] // _SECOND_US
+        rows["offset"] = self.offsets // _SECOND_US
         return b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii")
 
 
 def rules_of(name: str, starts_s: Numbers, offsets_s: Numbers) -> ZoneRules:
     """Rules of transitions in seconds: ``offsets_s`` has one more, the offset before all of them."""
-    starts = np.concatenate([[_BEFORE_ALL], starts_s.astype(np.int64) * SECOND_US])
-    return ZoneRules(name, starts, offsets_s.astype(np.int64) * SECOND_US)
+    starts = np.concatenate([[_BEFORE_ALL], starts_s.astype(np.int64) * _SECOND_US])
+    return ZoneRules(name, starts, offsets_s.astype(np.int64) * _SECOND_US)
 
 
 def rules_from(name: str, text: str) -> ZoneRules:

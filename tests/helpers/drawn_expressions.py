@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tests.twins.expressions import CLOCK, DATE, DOUBLE, LONG, SPAN, TEXT, TIME
+from tests.twins.expressions import CLOCK, DATE, DOUBLE, INSTANT, LONG, SPAN, TEXT
+from tidestate.operators.expressions.casts import DAY_LENGTH_US
 from tidestate.operators.expressions.tree import CallNode, ColumnNode, ExprNode, LiteralNode, literal_node
 from tidestate.operators.zones.installed import installed_rules
 
-SCHEMA = pa.schema(
+DRAWN_COLUMNS = pa.schema(
     {
         "i8": pa.int8(),
         "i16": pa.int16(),
@@ -33,7 +34,7 @@ SCHEMA = pa.schema(
         "digits": TEXT,
         "flag": pa.bool_(),
         "day": DATE,
-        "at": TIME,
+        "at": INSTANT,
         "clock": CLOCK,
     }
 )
@@ -42,13 +43,12 @@ UNSIGNED = ("u8", "u32")
 """No type of Spark's; ``u64`` meets signed ones as a decimal, so whole numbers are drawn without it."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "America/Sao_Paulo", "Pacific/Apia")
 RULES = {zone: installed_rules(zone) for zone in ZONES}
-UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+TRUNCATED_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 NAMED_TYPES = (
     *("int8", "int16", "int32", "int64", "float", "double", "string", "bool", "date32[day]"),
     *("decimal128(9, 2)", "decimal128(38, 10)", "decimal128(5, 0)", "timestamp[us, tz=UTC]"),
 )
 LETTERS = "ab1 ,.-%_ßéıΣ😀'\\\n"
-DAY_US = 86_400_000_000
 _FIRST, _END = -2_208_988_800, 4_102_444_800  # 1900 to 2100, in seconds
 
 
@@ -59,7 +59,7 @@ def times() -> st.SearchStrategy[int]:
         lambda second, step: (second + step) * 1_000_000, st.sampled_from(near), st.integers(-7300, 7300)
     )
     any_us = st.integers(_FIRST * 1_000_000, _END * 1_000_000)
-    return near_us | any_us | st.builds(lambda day: day * DAY_US, st.integers(-25_000, 47_000))
+    return near_us | any_us | st.builds(lambda day: day * DAY_LENGTH_US, st.integers(-25_000, 47_000))
 
 
 def whole_numbers(low: int, high: int) -> st.SearchStrategy[int]:
@@ -124,7 +124,7 @@ def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     return whole.map(lambda number: Decimal(number).scaleb(-scale))
 
 
-VALUES: dict[str, st.SearchStrategy[Any]] = {
+DRAWN_VALUES: dict[str, st.SearchStrategy[Any]] = {
     **{
         name: whole_numbers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         for name, bits in zip(SIGNED, (8, 16, 32, 64), strict=True)
@@ -150,18 +150,18 @@ def _single(value: float) -> Any:
 
 def rows(size: int = 8) -> st.SearchStrategy[list[dict[str, Any]]]:
     """Rows as the twin has them: times in microseconds, dates in days."""
-    row = st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()})
+    row = st.fixed_dictionaries({name: st.none() | values for name, values in DRAWN_VALUES.items()})
     return st.lists(row, min_size=1, max_size=size)
 
 
 def table_of(listed: list[dict[str, Any]]) -> pa.Table:
-    columns = [column_of([row[field.name] for row in listed], field.type) for field in SCHEMA]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    columns = [column_of([row[field.name] for row in listed], field.type) for field in DRAWN_COLUMNS]
+    return pa.Table.from_arrays(columns, schema=DRAWN_COLUMNS)
 
 
 def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Values of the twin as a column."""
-    if kind in (TIME, CLOCK, SPAN):
+    if kind in (INSTANT, CLOCK, SPAN):
         return pa.array(values, LONG).view(kind)
     return pa.array(values, pa.int32()).view(kind) if kind == DATE else pa.array(values, kind)
 
@@ -334,14 +334,14 @@ class Draw:
             yield lambda: st.builds(lambda a: call("to_date", a), text)
             yield self.cast_to(["date32[day]"], ["text"], depth)
         yield lambda: st.builds(lambda a, b: call("date_add", a, b), st.just(ColumnNode("day")), days)
-        units = st.sampled_from(UNITS[:5])
+        units = st.sampled_from(TRUNCATED_UNITS[:5])
         yield lambda: st.builds(lambda unit, a: call("date_trunc", unit, a), units, date)
         yield self.cast_to(["date32[day]"], ["time", "clock"], depth)
 
     def times(self, depth: int) -> Iterator[Callable[[], st.SearchStrategy[ExprNode]]]:
         time, text = (st.deferred(lambda kind=kind: self.of(kind, depth)) for kind in ("time", "text"))
         clock = st.deferred(lambda: self.of("clock", depth) | self.of("date", depth))
-        units = st.sampled_from(UNITS)
+        units = st.sampled_from(TRUNCATED_UNITS)
         yield lambda: st.builds(lambda u, a, zone: call("date_trunc", u, a, zone=zone), units, time, self.zones)
         if not self.spark:
             yield lambda: st.builds(lambda a, zone: call("to_timestamp", a, zone=zone), text | clock, self.zones)
@@ -353,6 +353,6 @@ class Draw:
 
     def clocks(self, depth: int) -> Iterator[Callable[[], st.SearchStrategy[ExprNode]]]:
         time, clock = (st.deferred(lambda kind=kind: self.of(kind, depth)) for kind in ("time", "clock"))
-        units = st.sampled_from(UNITS)
+        units = st.sampled_from(TRUNCATED_UNITS)
         yield lambda: st.builds(lambda a, zone: call("from_utc", a, zone=zone), time, self.zones)
         yield lambda: st.builds(lambda unit, a: call("date_trunc", unit, a), units, clock)

@@ -23,9 +23,9 @@ from tidestate.operators.expressions.tree import CallNode, ColumnNode, ExprNode,
 from tidestate.statestore.spec.arrowtypes import parse_type
 
 BOOL, INT, LONG, DOUBLE, TEXT, DATE = pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.date32()
-TIME, CLOCK, SPAN, NULL = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us"), pa.null()
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ORDER = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
+INSTANT, CLOCK, SPAN, NULL = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us"), pa.null()
+FIRST_MOMENT = datetime(1970, 1, 1, tzinfo=UTC)
+NUMBER_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
 EXACT = Context(prec=200)
 Typed = tuple[pa.DataType, Any]
 """The type of a node, and its value for a row; of times and spans microseconds, of dates days."""
@@ -64,7 +64,7 @@ def meet(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     signs = {pa.types.is_unsigned_integer(kind) for kind in (left, right)}
     if len(signs) == 2:
         low, high = min(bounds(left)[0], bounds(right)[0]), max(bounds(left)[1], bounds(right)[1])
-        fits = [kind for kind in ORDER[:4] if bounds(kind)[0] <= low and high <= bounds(kind)[1]]
+        fits = [kind for kind in NUMBER_TYPES[:4] if bounds(kind)[0] <= low and high <= bounds(kind)[1]]
         return fits[0] if fits else pa.decimal128(20, 0)
     return left if left.bit_width > right.bit_width else right
 
@@ -99,9 +99,9 @@ def literal_meets(result: pa.DataType, kind: pa.DataType, value: Any) -> pa.Data
         return result
     if pa.types.is_decimal(result) and is_whole(kind):
         return meet(result, pa.decimal128(len(str(abs(value))), 0))
-    if kind == TEXT and (result in (TIME, CLOCK) or result == DATE):
+    if kind == TEXT and (result in (INSTANT, CLOCK) or result == DATE):
         return result
-    return TIME if (kind, result) == (CLOCK, TIME) else meet(result, kind)
+    return INSTANT if (kind, result) == (CLOCK, INSTANT) else meet(result, kind)
 
 
 def as_type(kind: pa.DataType, typed: Typed) -> Any:
@@ -111,7 +111,7 @@ def as_type(kind: pa.DataType, typed: Typed) -> Any:
         return value
     if source == TEXT:
         return cast_text(kind, value)
-    if source == DATE and kind in (TIME, CLOCK):
+    if source == DATE and kind in (INSTANT, CLOCK):
         return value * 86_400_000_000
     if kind == pa.float32():
         return float(single(value))
@@ -140,7 +140,7 @@ def evaluate(node: ExprNode, row: dict[str, Any], schema: pa.Schema) -> Typed:
         scalar = literal_scalar(node)
         return scalar.type, plain(scalar)
     values = [evaluate(arg, row, schema) for arg in node.args]
-    for table in (COMPARED, CHOSEN):
+    for table in (COMPARISON_TWINS, CHOSEN):
         if node.function in table:
             return table[node.function](node, values)
     return FUNCTIONS[node.function](node, values)
@@ -202,7 +202,7 @@ def extreme(choose: Callable[..., Any]) -> Callable[[CallNode, list[Typed]], Typ
     return find
 
 
-COMPARED: dict[str, Callable[[CallNode, list[Typed]], Typed]] = {
+COMPARISON_TWINS: dict[str, Callable[[CallNode, list[Typed]], Typed]] = {
     "eq": compared(lambda left, right: left == right),
     "ne": compared(lambda left, right: left != right),
     "lt": compared(lambda left, right: left < right),
@@ -233,7 +233,7 @@ def coalesce(node: CallNode, values: list[Typed]) -> Typed:
 
 
 def nullif(node: CallNode, values: list[Typed]) -> Typed:
-    same = COMPARED["eq"](node, values)[1]
+    same = COMPARISON_TWINS["eq"](node, values)[1]
     return BOOL if values[0][0] == NULL else values[0][0], None if same else values[0][1]
 
 
@@ -257,7 +257,7 @@ def fit(kind: pa.DataType, value: int) -> int | None:
 def arithmetic(name: str) -> Callable[[CallNode, list[Typed]], Typed]:
     def compute(node: CallNode, values: list[Typed]) -> Typed:
         kinds = [kind for kind, _ in values]
-        if any(kind in (TIME, CLOCK, SPAN) for kind in kinds):
+        if any(kind in (INSTANT, CLOCK, SPAN) for kind in kinds):
             kind = SPAN if name == "sub" and SPAN not in kinds else next((k for k in kinds if k != SPAN), SPAN)
             left, right = (
                 value * 86_400_000_000 if k == DATE and value is not None else value for k, value in values
@@ -329,7 +329,7 @@ def decimal_arithmetic(name: str, node: CallNode, values: list[Typed]) -> Typed:
 
 
 def rounded(exact: Fraction, scale: int) -> Decimal:
-    """Half away from zero."""
+    """The decimal that is nearest, of two the one away from zero."""
     shifted = abs(exact) * 10**scale
     number = math.floor(shifted + Fraction(1, 2))
     return Decimal(-number if exact < 0 else number).scaleb(-scale, EXACT)
@@ -505,7 +505,7 @@ def cast_text(kind: pa.DataType, text: str) -> Any:
             )
         except ValueError:
             return None
-    return iso_time(text, kind == TIME)
+    return iso_time(text, kind == INSTANT)
 
 
 def iso_time(text: str, zoned: bool) -> int | None:
@@ -515,7 +515,7 @@ def iso_time(text: str, zoned: bool) -> int | None:
         return None
     try:
         moment = datetime.fromisoformat(match[1] + (match[2] or "T00:00") + (match[6] or "+00:00"))
-        return (moment - EPOCH) // timedelta(microseconds=1)
+        return (moment - FIRST_MOMENT) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         return None
 
@@ -527,8 +527,8 @@ def text_of_value(source: pa.DataType, value: Any) -> str | None:
         return java_float(str(np.float32(value)) if source == pa.float32() else repr(value))
     if source == DATE:
         return str(date(1970, 1, 1) + timedelta(days=value))
-    if source in (TIME, CLOCK):
-        moment = EPOCH + timedelta(microseconds=value)
+    if source in (INSTANT, CLOCK):
+        moment = FIRST_MOMENT + timedelta(microseconds=value)
         text = moment.strftime("%H:%M:%S.%f").rstrip("0").rstrip(".") if moment.microsecond else f"{moment:%H:%M:%S}"
         return f"{moment.date()} {text}"
     return format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -548,8 +548,8 @@ def shown(kind: pa.DataType, value: int, zone: str | None) -> datetime:
     """What a clock in a zone shows, without a zone."""
     if kind == DATE:
         return datetime(1970, 1, 1) + timedelta(days=value)
-    moment = EPOCH + timedelta(microseconds=value)
-    return (moment.astimezone(ZoneInfo(zone or "UTC")) if kind == TIME else moment).replace(tzinfo=None)
+    moment = FIRST_MOMENT + timedelta(microseconds=value)
+    return (moment.astimezone(ZoneInfo(zone or "UTC")) if kind == INSTANT else moment).replace(tzinfo=None)
 
 
 def of_time(function: Callable[[datetime], Any], kind: pa.DataType = INT) -> Callable[[CallNode, list[Typed]], Typed]:
@@ -580,12 +580,12 @@ def first_instant(local: datetime, zone: str | None) -> int:
     place = ZoneInfo(zone or "UTC")
     early = local.replace(tzinfo=place, fold=0)
     if early.astimezone(UTC).astimezone(place).replace(tzinfo=None) == local:
-        return (early - EPOCH) // timedelta(microseconds=1)
+        return (early - FIRST_MOMENT) // timedelta(microseconds=1)
     # In a gap the earlier fold has the offset of before the change: the change is where that offset ends.
     low, high = clock_us(local) - 10**11, clock_us(local) + 10**11
     while high - low > 1:
         middle = (low + high) // 2
-        is_before = clock_us(shown(TIME, middle, zone)) < clock_us(local)
+        is_before = clock_us(shown(INSTANT, middle, zone)) < clock_us(local)
         low, high = (middle, high) if is_before else (low, middle)
     return high
 
@@ -625,14 +625,14 @@ def date_diff(node: CallNode, values: list[Typed]) -> Typed:
 
 def to_timestamp(node: CallNode, values: list[Typed]) -> Typed:
     ((kind, value),) = values
-    if value is None or kind == TIME:
-        return TIME, value
+    if value is None or kind == INSTANT:
+        return INSTANT, value
     if kind == TEXT:
         local = iso_time(value.strip(" \t\n\r\x0b\x0c"), False)
         if local is None:
-            return TIME, iso_time(value.strip(" \t\n\r\x0b\x0c"), True)
-        return TIME, first_instant(datetime(1970, 1, 1) + timedelta(microseconds=local), node.zone)
-    return TIME, first_instant(shown(kind, value, None), node.zone)
+            return INSTANT, iso_time(value.strip(" \t\n\r\x0b\x0c"), True)
+        return INSTANT, first_instant(datetime(1970, 1, 1) + timedelta(microseconds=local), node.zone)
+    return INSTANT, first_instant(shown(kind, value, None), node.zone)
 
 
 def date_format(node: CallNode, values: list[Typed]) -> Typed:
@@ -712,7 +712,7 @@ FUNCTIONS: dict[str, Callable[[CallNode, list[Typed]], Typed]] = {
     "date_diff": date_diff,
     "date_format": date_format,
     "unix_micros": same(LONG),
-    "timestamp_micros": same(TIME),
+    "timestamp_micros": same(INSTANT),
     "xxhash64": xxhash64,
     "crc32": of_text(lambda value: zlib.crc32(value.encode() if isinstance(value, str) else value), LONG),
 }

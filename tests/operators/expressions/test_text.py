@@ -44,8 +44,8 @@ def calls(draw: st.DrawFn, parts: st.SearchStrategy[ExprNode]) -> ExprNode:
     """Any function of any arguments: text does not ask whether types fit."""
     name = draw(st.sampled_from(sorted(FUNCTION_NAMES)))
     signature = SIGNATURES[name]
-    most = signature.least + 2 if signature.most is None else signature.most
-    args = tuple(draw(st.lists(parts, min_size=signature.least, max_size=most)))
+    maximum = signature.minimum + 2 if signature.maximum is None else signature.maximum
+    args = tuple(draw(st.lists(parts, min_size=signature.minimum, max_size=maximum)))
     if name == "cast":
         kinds = (
             "bigint",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.drawn_expressions import RULES, SCHEMA, Draw, call, column_of, rows, table_of
+from tests.helpers.drawn_expressions import DRAWN_COLUMNS, RULES, Draw, call, column_of, rows, table_of
 from tests.twins.expressions import evaluate, plain
 from tidestate.operators.expressions.binding import bind_expression
 from tidestate.operators.expressions.printing import expression_text
@@ -35,14 +35,14 @@ def is_same(left: Any, right: Any) -> bool:
 def check(tree: ExprNode, listed: list[dict[str, Any]], is_near: Any = is_same) -> None:
     table = table_of(listed)
     try:
-        bound = bind_expression(tree, SCHEMA, RULES)
+        bound = bind_expression(tree, DRAWN_COLUMNS, RULES)
     except UsageError as error:
         assert error.code == "expression-decimal", error  # noqa: PT017 (any other is a fault)
         return
     result = bound.evaluate(table)
     assert result.type == bound.type
     result.validate(full=True)
-    expected = [evaluate(tree, row, SCHEMA) for row in listed]
+    expected = [evaluate(tree, row, DRAWN_COLUMNS) for row in listed]
     assert {kind for kind, _ in expected} == {bound.type}, expression_text(tree)
     pairs = list(zip(values_of(result), [value for _, value in expected], listed, strict=True))
     wrong = [pair for pair in pairs if not is_near(pair[0], pair[1])]
@@ -81,8 +81,8 @@ def test_each_kind_at_the_root(kind: str) -> None:
 
 
 def test_no_row_is_no_value() -> None:
-    table = SCHEMA.empty_table()
-    for column in SCHEMA.names:
-        bound = bind_expression(call("coalesce", ColumnNode(column)), SCHEMA)
+    table = DRAWN_COLUMNS.empty_table()
+    for column in DRAWN_COLUMNS.names:
+        bound = bind_expression(call("coalesce", ColumnNode(column)), DRAWN_COLUMNS)
         assert len(bound.evaluate(table)) == 0
     assert column_of([], pa.int64()).type == pa.int64()
