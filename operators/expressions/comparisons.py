@@ -21,9 +21,9 @@ _BOOL = pa.bool_()
 def equal_values(left: Datum, right: Datum) -> pa.Array:
     """Whether both are equal, row by row."""
     result = run("equal", left, right)
-    return (
-        run("or", result, run("and", run("is_nan", left), run("is_nan", right))) if _has_nan(left, right) else result
-    )
+    if not _has_nan(left, right):
+        return result
+    return run("or", result, run("and", run("is_nan", left), run("is_nan", right)))
 
 
 def less(left: Datum, right: Datum) -> pa.Array:
