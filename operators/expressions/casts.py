@@ -54,7 +54,7 @@ def try_cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind):
         return _as_text(column)
     if pa.types.is_boolean(source):
-        return column.cast(pa.int8()).cast(kind)
+        return try_cast(column.cast(pa.int8()), kind)
     if pa.types.is_boolean(kind):
         return run("not_equal", column, pa.scalar(0, source))
     if pa.types.is_timestamp(source) or pa.types.is_date32(source):
