@@ -12,10 +12,10 @@ from tidestate.operators.bind.evolve_losses import check_operators, input_column
 from tidestate.operators.bind.evolve_settings import settings
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
+from tidestate.operators.bind.stages import types_after
 from tidestate.operators.bind.stored_description import stored_configuration, stored_description
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
-from tidestate.operators.describe.stages import types_after
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import PANE_KIND, Plan

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.operators.describe.stages import StoredStage, columns_before
+from tidestate.operators.describe.stages import Compute, Decode, StoredStage, columns_before
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.stages import BoundStage, Stages
+from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,23 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
     """Bind stages to an input of this ``schema``, one after the other. Raises `UsageError`."""
     steps, schema_after = list[BoundStage](), schema
     for stage in stages:
-        step, schema_after = bind_decode(stage, schema_after)
+        step, schema_after = _bound(stage, schema_after)
         steps.append(step)
     return StagedInput(stages, tuple(steps), schema, schema_after)
+
+
+def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema]:
+    if isinstance(stage, Decode):
+        return bind_decode(stage, schema)
+    return bind_compute(stage, schema) if isinstance(stage, Compute) else bind_filter(stage, schema)
+
+
+def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:
+    """The types of columns after the stages, as manifests write them."""
+    schema = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
+    return (
+        {field.name: type_text(field.type) for field in bind_stages(stages, schema).schema} if stages else {**types}
+    )
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -7,10 +7,12 @@ its operators see, follow from the description alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
 
 import msgspec
+
+from tidestate.operators.expressions.tree import ExprNode, columns_needed
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 """The unit of times that are numbers, counted from 1970 in UTC."""
@@ -65,7 +67,39 @@ class Decode(Stage, frozen=True, kw_only=True, tag="decode"):
         return (self.column,)
 
 
-StoredStage = Decode
+class Compute(Stage, frozen=True, kw_only=True, tag="with_columns"):
+    """Columns are added or replaced by what is computed of the row as it was before this stage."""
+
+    needs: ClassVar[tuple[str, ...]] = ("expressions/1",)
+    columns: dict[str, ExprNode]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for tree in self.columns.values() for name in columns_needed(tree)))
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+
+class Filter(Stage, frozen=True, kw_only=True, tag="where"):
+    """Rows whose condition is not true are left out: they are in no result and no ledger, but count for the watermark
+    as if they were there.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("expressions/1",)
+    condition: ExprNode
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return columns_needed(self.condition)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        return ()
+
+
+StoredStage = Decode | Compute | Filter
 """Every kind of stage that a manifest may hold."""
 
 
@@ -76,16 +110,6 @@ def columns_after(stages: Sequence[Stage], columns: Iterable[str]) -> list[str]:
         lost_names = {*stage.drops, *stage.makes}
         names = [*(name for name in names if name not in lost_names), *stage.makes]
     return names
-
-
-def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:
-    """The types of columns after the stages, as manifests write them."""
-    after = dict(types)
-    for stage in stages:
-        lost_names = {*stage.drops, *stage.makes}
-        after = {name: kind for name, kind in after.items() if name not in lost_names}
-        after |= {field.name: field.type for field in stage.schema}
-    return after
 
 
 def columns_before(stages: Sequence[Stage], seen_names: Iterable[str]) -> list[str]:

@@ -112,6 +112,8 @@ def nothing_classified(plan: Plan) -> Classified:
     return Classified(nothing, plan.input.schema.empty_table(), None, None, {})
 
 
+PASSES = "_passes"
+"""Whether a row passes the conditions of the stages, beside rows that are not judged yet."""
 Timed: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Measures a phase while it is entered."""
 
@@ -148,7 +150,10 @@ def _classified(
     received = receive(plan, events, context)
     if named is not None and received.flags is not None:
         named = named.filter(pa.array(received.flags))
-    classified = _classified_rows(plan, received.rows, named, context, partitions, timed, so_far)
+    rows = received.rows
+    if received.passes is not None:
+        rows = rows.append_column(PASSES, pa.array(received.passes))
+    classified = _classified_rows(plan, rows, named, context, partitions, timed, so_far)
     return _with_refusals(plan, classified, received, context)
 
 
@@ -167,10 +172,15 @@ def _classified_rows(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
+    events, filtered = _filtered(events)
     accepted, rejected, counters = judge(plan, events, context)
-    claims = Claims()
+    claims, passed_by = Claims(), accepted.slice(0, 0)
+    if filtered.num_rows:
+        passed_by, refused, _ = judge(plan, filtered, context)
+        counters["filtered"] = filtered.num_rows
     if not plan.reprocessing:
-        claims, more = read_after_checks(plan.input.watermarks, accepted, rejected, context.now_us)
+        timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
+        claims, more = read_after_checks(plan.input.watermarks, timely, rejected, context.now_us)
         counters |= more
     if first is not None:
         claims = joined_claims([first.claims, claims])
@@ -179,8 +189,9 @@ def _classified_rows(
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
     newest, times = None, event_times(accepted[plan.input.event_time])
-    if not plan.reprocessing and accepted.num_rows:
-        peak = peak_of(times, accepted, plan.named_by)
+    if not plan.reprocessing and accepted.num_rows + passed_by.num_rows:
+        timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
+        peak = peak_of(event_times(timely[plan.input.event_time]), timely, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
@@ -191,12 +202,20 @@ def _classified_rows(
         return Classified(sent, accepted, None, newest, nothing_yet, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, accepted, rejected, None, counters, claims)
+        return Classified(nothing, accepted, rejected, newest, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
+
+
+def _filtered(events: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The rows that pass the conditions of the stages, and those that do not, which count for the watermark alone."""
+    if PASSES not in events.column_names:
+        return events, events.slice(0, 0)
+    passes, rows = events[PASSES], events.drop_columns([PASSES])
+    return rows.filter(passes), rows.filter(pc.invert(passes))
 
 
 def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:

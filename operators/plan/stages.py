@@ -33,6 +33,8 @@ class StageResult:
     rows: pa.Table
     flags: Flags | None = None
     reason: str = ""
+    passes: Flags | None = None
+    """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out after that."""
 
 
 class BoundStage(Protocol):
@@ -59,6 +61,8 @@ class StagedRows:
     rows: pa.Table
     flags: Flags | None = None
     refusals: tuple[RefusedRows, ...] = ()
+    passes: Flags | None = None
+    """Which of ``rows`` pass all conditions; None for all of them. Shape ``(rows,)``."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,14 @@ class Stages:
             arrivals.rename_columns([names.get(name, name) for name in arrivals.column_names]),
         )
         row_numbers, refusals = np.arange(arrivals.num_rows), list[RefusedRows]()
+        passes: Flags | None = None
         for step in self.steps:
             result = step.run(rows)
             rows = result.rows
+            if result.passes is not None:
+                passes = result.passes if passes is None else passes & result.passes
             if result.flags is not None:
+                passes = None if passes is None else passes[result.flags]
                 refused_rows = ledger_rows.take(pa.array(row_numbers[~result.flags]))
                 refusals.append(RefusedRows(refused_rows, result.reason))
                 row_numbers = row_numbers[result.flags]
@@ -101,7 +109,7 @@ class Stages:
             ledger_rows = ledger_rows.filter(pa.array(flags))
         for ledger_name in names.values():
             rows = _with_column(rows, ledger_name, ledger_rows[ledger_name])
-        return StagedRows(rows, flags, tuple(refusals))
+        return StagedRows(rows, flags, tuple(refusals), passes)
 
     def have_arrivals(self, rows: pa.Table) -> Flags:
         """Which ``rows`` of the late ledger have their columns as they arrived, so that they can run through the

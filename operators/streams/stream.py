@@ -18,9 +18,12 @@ from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
+from tidestate.operators.describe.stages import Compute, Filter, StoredStage
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
+from tidestate.operators.expressions.builder import Expr, as_expr, expr
+from tidestate.operators.expressions.tree import ExprNode
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
@@ -79,6 +82,33 @@ class Stream(MadeByVerb):
             )
         settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
         return replace(self, view=replace(self.view, watermark=settings))
+
+    @recorded
+    def with_columns(self, **columns: Expr | str) -> Self:
+        """The same rows with columns that are computed of each: ``with_columns(total=col("price") * col("qty"))``.
+
+        A column of a name that is there takes its place. Each sees the row as it was before; text is read as `expr`
+        reads it. Raises `UsageError` of the output of an operator (``stage-input``).
+        """
+        trees = {name: _tree(value) for name, value in columns.items()}
+        return self._with_stage(Compute(columns=trees))
+
+    @recorded
+    def where(self, condition: Expr | str) -> Self:
+        """The rows whose condition is true: ``where(col("status") != "test")``. The others are counted (``filtered``)
+        and in no ledger, but count for the watermark as if they were there. Raises `UsageError` of the output of an
+        operator (``stage-input``).
+        """
+        return self._with_stage(Filter(condition=_tree(condition)))
+
+    def _with_stage(self, stage: StoredStage) -> Self:
+        if not self.view.is_input:
+            raise UsageError(
+                "rows between operators are not filtered or computed yet: do it on the streams that they read",
+                code="stage-input",
+                operator=self.view.name,
+            )
+        return replace(self, view=replace(self.view, stages=(*self.view.stages, stage)))
 
     @recorded
     def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
@@ -490,6 +520,10 @@ def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in several):
         raise UsageError("columns must be names, or one list of names", code="key-columns", found=repr(names)[:100])
     return tuple(str(name) for name in several)
+
+
+def _tree(value: Expr | str) -> ExprNode:
+    return (expr(value) if isinstance(value, str) else as_expr(value)).tree
 
 
 def _name(name: str | None, usual: str) -> str:
