@@ -105,3 +105,19 @@ def digits_and_scale(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
         return kind.precision, kind.scale
     return _DIGITS[kind.bit_width], 0
+
+
+def equal_values(left: Datum, right: Datum) -> pa.Array:
+    """Whether both are equal, row by row."""
+    result = run("equal", left, right)
+    if not has_nan(left, right):
+        return result
+    return run("or", result, run("and", run("is_nan", left), run("is_nan", right)))
+
+
+def has_nan(left: Datum, right: Datum) -> bool:
+    """Whether there is a NaN on any side; a kernel over both costs less than those that look at each row for it."""
+    if not pa.types.is_floating(left.type):
+        return False
+    is_nan = [run("is_nan", column) for column in as_arrays(left, right)]
+    return any(bool(pc.any(flags).as_py()) for flags in is_nan)

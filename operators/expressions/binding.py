@@ -121,7 +121,7 @@ def _bound(node: ExprNode, schema: pa.Schema, zones: Zones) -> Operand:
         raise UsageError(
             "the rules of this zone are not at hand", code="time-zone", found=node.zone, zones=sorted(zones)
         )
-    return BINDERS[node.function](BoundCall(node, operands, zone))
+    return BINDERS[node.function](BoundCall(node, operands, _text, zone))
 
 
 def _column(node: ColumnNode, schema: pa.Schema) -> Operand:

@@ -7,7 +7,7 @@ Literals take the type of what they meet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -139,4 +139,28 @@ def unify(call: BoundCall, operands: Sequence[Operand], of_nulls: pa.DataType) -
     if pa.types.is_decimal256(kind):
         raise call.decimal_error("a decimal that holds all of the arguments has more than 38 digits")
     kind = of_nulls if pa.types.is_null(kind) else kind
+    return [brought_to(call, operand, kind) for operand in operands]
+
+
+def is_comparable_type(kind: pa.DataType) -> bool:
+    """Whether values of this type are equal to or before others."""
+    tests: tuple[Callable[[pa.DataType], bool], ...] = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_boolean,
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_temporal,
+    )
+    return any(test(kind) for test in tests)
+
+
+def comparands(call: BoundCall, operands: tuple[Operand, ...]) -> list[Operand]:
+    """Operands in the type in which they are compared; decimals may have 76 digits for that."""
+    kind = common_type(operands)
+    if kind is None or not (pa.types.is_null(kind) or is_comparable_type(kind)):
+        call.refuse("arguments of one kind: numbers, texts, bytes, conditions, or times; convert one with cast")
+    if pa.types.is_null(kind):
+        kind = pa.bool_()
     return [brought_to(call, operand, kind) for operand in operands]

@@ -5,41 +5,24 @@ All but ``eq_null_safe`` and ``is_null`` are null where an argument is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.expressions.arrays import Datum, as_arrays, run
-from tidestate.operators.expressions.coercion import brought_to, common_type, unify
+from tidestate.operators.expressions.arrays import Datum, as_arrays, equal_values, has_nan, run
+from tidestate.operators.expressions.coercion import comparands, is_comparable_type, unify
 from tidestate.operators.expressions.operands import Binders, BoundCall, Kernel, Operand, apply_kernel
 
 _BOOL = pa.bool_()
 
 
-def equal_values(left: Datum, right: Datum) -> pa.Array:
-    """Whether both are equal, row by row."""
-    result = run("equal", left, right)
-    if not _has_nan(left, right):
-        return result
-    return run("or", result, run("and", run("is_nan", left), run("is_nan", right)))
-
-
 def less(left: Datum, right: Datum) -> pa.Array:
     """Whether ``left`` is before ``right``."""
     result = run("less", left, right)
-    if not _has_nan(left, right):
+    if not has_nan(left, right):
         return result
     return run("or", result, run("and", run("is_nan", right), run("invert", run("is_nan", left))))
-
-
-def _has_nan(left: Datum, right: Datum) -> bool:
-    """Whether there is a NaN on any side; a kernel over both costs less than those that look at each row for it."""
-    if not pa.types.is_floating(left.type):
-        return False
-    is_nan = [run("is_nan", column) for column in as_arrays(left, right)]
-    return any(bool(pc.any(flags).as_py()) for flags in is_nan)
 
 
 def _not_equal(left: Datum, right: Datum) -> pa.Array:
@@ -68,30 +51,6 @@ def equal_null_safe(left: Datum, right: Datum) -> pa.Array:
 def is_between(value: Datum, lower: Datum, upper: Datum) -> pa.Array:
     """Whether ``value`` lies between both, the bounds included."""
     return run("and_kleene", _greater_equal(value, lower), _less_equal(value, upper))
-
-
-def is_comparable_type(kind: pa.DataType) -> bool:
-    """Whether values of this type are equal to or before others."""
-    tests: tuple[Callable[[pa.DataType], bool], ...] = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal,
-        pa.types.is_boolean,
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_temporal,
-    )
-    return any(test(kind) for test in tests)
-
-
-def comparands(call: BoundCall, operands: tuple[Operand, ...]) -> list[Operand]:
-    """Operands in the type in which they are compared; decimals may have 76 digits for that."""
-    kind = common_type(operands)
-    if kind is None or not (pa.types.is_null(kind) or is_comparable_type(kind)):
-        call.refuse("arguments of one kind: numbers, texts, bytes, conditions, or times; convert one with cast")
-    if pa.types.is_null(kind):
-        kind = _BOOL
-    return [brought_to(call, operand, kind) for operand in operands]
 
 
 def _bind(call: BoundCall, kernel: Kernel) -> Operand:

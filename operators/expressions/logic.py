@@ -11,9 +11,8 @@ from functools import partial, reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.expressions.arrays import Datum, as_arrays, flags_of, run
-from tidestate.operators.expressions.coercion import brought_to, unify
-from tidestate.operators.expressions.comparisons import comparands, equal_values
+from tidestate.operators.expressions.arrays import Datum, as_arrays, equal_values, flags_of, run
+from tidestate.operators.expressions.coercion import brought_to, comparands, unify
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
 
 _BOOL = pa.bool_()

@@ -15,13 +15,13 @@ import xxhash
 from tidestate.operators.expressions.arrays import (
     arrow_column,
     by_distinct,
+    equal_values,
     flags_of,
     nulls_of,
     whole_numbers_of,
 )
 from tidestate.operators.expressions.casts import can_cast, try_cast
-from tidestate.operators.expressions.coercion import brought_to, function_type
-from tidestate.operators.expressions.comparisons import equal_values, is_comparable_type
+from tidestate.operators.expressions.coercion import brought_to, function_type, is_comparable_type
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel, constant_operand
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.missing_columns import missing_columns

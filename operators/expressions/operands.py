@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from tidestate.operators.expressions.arrays import Datum, as_arrays
-from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.expressions.tree import CallNode
 from tidestate.operators.zones.rules import ZoneRules
 from tidestate.statestore.errors import UsageError
@@ -62,6 +61,8 @@ class BoundCall:
 
     node: CallNode
     operands: tuple[Operand, ...]
+    text: Callable[[CallNode], str]
+    """The text of a node for errors, which printing knows."""
     zone: ZoneRules
     """Of a function of times; UTC where none was named."""
 
@@ -80,7 +81,7 @@ class BoundCall:
             f"{self.node.function} takes {expected}",
             code="expression-type",
             found=[type_text(operand.type) for operand in self.operands],
-            expression=expression_text(self.node)[:500],
+            expression=self.text(self.node),
         )
 
     def decimal_error(self, message: str) -> UsageError:
@@ -89,7 +90,7 @@ class BoundCall:
             f"{message}: cast a side to fewer digits, or to double",
             code="expression-decimal",
             found=[type_text(operand.type) for operand in self.operands],
-            expression=expression_text(self.node)[:500],
+            expression=self.text(self.node),
         )
 
     def constant(self, place: int, kind: type, expected: str) -> Any:

@@ -176,7 +176,7 @@ def _classified_rows(
     accepted, rejected, counters = judge(plan, events, context)
     claims, passed_by = Claims(), accepted.slice(0, 0)
     if filtered.num_rows:
-        passed_by, refused, _ = judge(plan, filtered, context)
+        passed_by, _, _ = judge(plan, filtered, context)
         counters["filtered"] = filtered.num_rows
     if not plan.reprocessing:
         timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted

@@ -34,7 +34,7 @@ class StageResult:
     flags: Flags | None = None
     reason: str = ""
     passes: Flags | None = None
-    """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out after that."""
+    """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out then."""
 
 
 class BoundStage(Protocol):

@@ -12,7 +12,7 @@ from tidestate.operators.describe.stages import Compute, Filter
 from tidestate.operators.expressions.binding import BoundExpression, bind_condition, bind_expression
 from tidestate.operators.expressions.tree import zones_of
 from tidestate.operators.plan.stages import StageResult
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import UsageError
 
 
@@ -34,7 +34,7 @@ class BoundCompute:
     def run(self, rows: pa.Table) -> StageResult:
         """Rows with the computed columns behind the others; each sees the row as it was."""
         kept_names = [name for name in rows.column_names if name not in self.columns]
-        columns = {name: rows[name] for name in kept_names}
+        columns: dict[str, Values] = {name: rows[name] for name in kept_names}
         columns |= {name: bound.evaluate(rows) for name, bound in self.columns.items()}
         return StageResult(pa.table(columns))
 
@@ -81,5 +81,7 @@ def _check_zones(zones: tuple[str, ...]) -> None:
     """The rules of a zone are not in the manifest yet, and hosts may differ about them."""
     if others := [zone for zone in zones if zone != "UTC"]:
         raise UsageError(
-            "stages of a stream know no zone but UTC: compute the column in the input", code="time-zone", found=others
+            "stages of a stream know no zone but UTC so far: compute the column in the input",
+            code="time-zone",
+            found=others,
         )
