@@ -269,7 +269,7 @@ class _CountingTable:
         return getattr(self._view, name)
 
 
-def lookups(described: ts.Aggregation, stream: Bids) -> tuple[int, int]:
+def lookups(described: ts.OperatorStream, stream: Bids) -> tuple[int, int]:
     """After the loading batches: look-ups, and how many panes were due and keys late in each batch."""
     justified = base = 0
     before_us: int | None = None
