@@ -39,8 +39,7 @@ from tidestate.operators.progress.input_progress import stored_progress
 from tidestate.operators.progress.progress import Context, Progress, watermark_of
 from tidestate.operators.windows.messages.edits import Edited
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
-from tidestate.recovery.log.outputs import DeliveryId, output_of
+from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, DeliveryId, output_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked

@@ -60,8 +60,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
-from tidestate.recovery.log.manifest_file import grown_needs
-from tidestate.recovery.log.successor import origin, successor
+from tidestate.recovery.log.manifest_file import grown_needs, origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.letter_case import check_letter_case

@@ -28,8 +28,7 @@ from tidestate.operators.engine.delivery import (
 from tidestate.operators.engine.job import Job
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OutputKind
-from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.log.manifest import DeliveryId, Manifest, Output, OutputKind, output_of
 from tidestate.statestore.errors import invariant
 
 log = logging.getLogger("tidestate")

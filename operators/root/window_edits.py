@@ -56,8 +56,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Head, OperatorState
-from tidestate.recovery.log.manifest_file import grown_needs
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import grown_needs, successor
 from tidestate.recovery.log.summary import pluralize
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.durations import Moment, moment_us

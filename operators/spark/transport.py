@@ -33,9 +33,9 @@ from tidestate.operators.spark.sql_partials import SqlPartials
 from tidestate.operators.spark.tasks import EXCHANGE, SentStates, exchanged_rows, level_side, map_side, results_of
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import literal_path
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
+from tidestate.recovery.spark.spark_log import literal_path
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import read_verified
 

@@ -12,7 +12,7 @@ from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.summary import events_of, iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
-from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_log import load_files
 
 
 @dataclass(frozen=True)

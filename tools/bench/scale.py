@@ -30,7 +30,7 @@ from tidestate.operators.spark.tasks import Packed, SentStates, StatesOfTasks, l
 from tidestate.operators.spark.transport import TASKS_PER_CORE
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
 from tidestate.stores import Parquet
 from tools.bench.bids import ARROW_SCHEMA, Numbers

@@ -25,7 +25,7 @@ from tidestate.operators.engine.exposition import exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import output_of
+from tidestate.recovery.log.manifest import output_of
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UnavailableError, UsageError

@@ -144,7 +144,7 @@ def test_after_another_setting_every_partition_looks_again(tmp_path: Path, ran: 
 
 
 def _publish(checkpoint: Checkpoint, operator: Any) -> None:
-    from tidestate.recovery.log.successor import successor
+    from tidestate.recovery.log.manifest_file import successor
 
     checkpoint.publish(successor(checkpoint.chosen(None), "fence", "w", 0, operators={"job": operator}))
 
