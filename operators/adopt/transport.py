@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, pane_files, write_state
-from tidestate.operators.engine.tasks import InProcess
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput, PartitionResult, TaskResult
+from tidestate.operators.engine.tasks import InProcess, finished, pane_files, write_state
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress

@@ -43,8 +43,8 @@ from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.stored_windows import partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy

@@ -22,14 +22,12 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.embedded.pending import OpenPartitions, PendingPartition, PendingPartitions, Unflushed
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.engine.driver import Driver, MeasuredByDriver
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver, outstanding
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
-from tidestate.operators.engine.tasks import InProcess, step_partitions
+from tidestate.operators.engine.tasks import InProcess, step_partitions, with_rebuild
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan, RowKind

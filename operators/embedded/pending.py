@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import (
-    PartitionResult,
-    TaskResult,
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionResult, TaskResult
+from tidestate.operators.engine.tasks import (
     open_partition,
     pane_files,
     rejections_of,

@@ -22,9 +22,8 @@ from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import JobLog
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
-from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.rebuild import (
     after_replay,
     check_replay,
@@ -41,8 +40,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, watermark_of
-from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, Tracker, watermark_of
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle

@@ -6,15 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.input_progress import LARGE_STRIDES, LEAST_STEPS, leapt, time_steps
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import Peak, TimeSteps
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.arrays import total

@@ -1,5 +1,5 @@
-"""A micro-batch: one step of a job from a checkpoint to the next, with or without input, as its tasks are told; and
-blocks, which are all that tasks send to each other. Pure.
+"""A micro-batch: one step of a job from a checkpoint to the next, with or without input, as its tasks are told;
+blocks, which are all that tasks send to each other; and what they answer. Pure.
 
 A block has rows for one operator and one task. Every task gets a block of each piece of input, even without rows for
 it: the header describes the whole piece, so that all tasks compute the same watermark.
@@ -18,11 +18,11 @@ from tidestate.operators.plan.classify import Classified, PartitionedRows
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.input_progress import observed_progress
-from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Claims, Context, Progress
-from tidestate.statestore.files.refs import PartitionState
+from tidestate.operators.progress.watermarks import END_US
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.combiners import Registration
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Restored, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 
 QUIET_KEPT_US = 60_000_000
@@ -245,3 +245,51 @@ def rows_by_partition(blocks: Iterable[Block]) -> dict[int, pa.Table]:
         for partition, rows in block.rows.parts() if block.rows is not None else ():
             parts.setdefault(partition, []).append(rows)
     return {partition: pa.concat_tables(parts[partition]) for partition in sorted(parts)}
+
+
+class PartitionResult(msgspec.Struct, frozen=True):
+    """The answer of one partition, for the next manifest: it started from ``base_lineage``, and ``state`` is the
+    partition after the micro-batch.
+    """
+
+    partition: int
+    base_lineage: str
+    state: PartitionState
+    restored: Restored = Restored()
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    """The answer of one task for one operator: of the partitions in ``span``, from the first to before the last,
+    those in ``answers`` had arrivals or something due; the others are as they were, except that rows ``expire`` up to
+    these bounds.
+
+    ``inputs`` is the number of pieces that the input had, ``arrived`` that of the rows which were sent to the task,
+    ``chunks`` that of the chunks in the ``panes`` of an origin (`tidestate.operators.plan.output_buffers`).
+    ``rejected``: the number of ledger rows by reason, with an ``example`` in words. ``host`` is where it ran, empty
+    in the driver's own process. ``gone_us``: windows up to this end had been closed before the job began, by the
+    query that it takes over from.
+    """
+
+    operator: str
+    span: tuple[int, int]
+    answers: tuple[PartitionResult, ...]
+    progress: Progress
+    expire: dict[str, int] = {}
+    max_event_us: int | None = None
+    inputs: int = 0
+    arrived: int = 0
+    panes: tuple[FileRef, ...] = ()
+    chunks: int = 0
+    late: tuple[FileRef, ...] = ()
+    counters: dict[str, int] = {}
+    host: str = ""
+    rejected: dict[str, int] = {}
+    example: str = ""
+    spent_us: dict[str, int] = {}
+    gone_us: int | None = None
+
+    def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
+        """The new files: those that the partitions in ``base`` do not have."""
+        known = {ref.path for one in self.answers for ref in base[one.partition].files}
+        new = (ref for one in self.answers for ref in one.state.files if ref.path not in known)
+        return (*new, *self.panes, *self.late)

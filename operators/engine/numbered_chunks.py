@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.engine.partitions import OutputFiles, TaskResult, pane_folder
+from tidestate.operators.engine.micro_batch import TaskResult
+from tidestate.operators.engine.tasks import OutputFiles, pane_folder
 from tidestate.operators.plan.output_buffers import numbered_from
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.prefetch import prefetch

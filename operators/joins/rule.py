@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 
 PositionBound = Times | None

@@ -30,7 +30,6 @@ from tidestate.operators.progress.input_progress import (
     read_sliced,
     rows_of_sources,
 )
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -40,6 +39,7 @@ from tidestate.operators.progress.progress import (
     joined_claims,
     watermark_of,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LIMIT_US
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns

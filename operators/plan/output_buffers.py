@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.output_origin import CHUNK, LAST_CHUNK, ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import FIRST_US, LAST_US
+from tidestate.operators.progress.watermarks import FIRST_US, LAST_US
 from tidestate.statestore.spec.tables import TIME
 
 

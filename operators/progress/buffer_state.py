@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 
 CutRow = tuple[int, int, int, int, int, int, int]
 """Of a buffer that is not whole: origin, sequence and chunk number, whether it is the last chunk, watermark, rows so

@@ -24,7 +24,6 @@ from tidestate.operators.progress.cut_buffers import (
     buffers_of,
     distinct_buffers,
 )
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
     SEEN,
     Origins,
@@ -36,9 +35,17 @@ from tidestate.operators.progress.origins import (
     wait,
     with_new_origins,
 )
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged, source_column
-from tidestate.operators.progress.watermarks import SideColumns, Sources, Watermarks
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    Reports,
+    SourceReport,
+    WatermarkGenerator,
+    merged,
+    source_column,
+)
+from tidestate.operators.progress.watermarks import BEGINNING_US, SideColumns, Sources, Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, instants, is_watermark
+from tidestate.operators.progress.watermarks import BEGINNING_US, instants, is_watermark
 from tidestate.statestore.arrays import Flags, Numbers, Times
 from tidestate.statestore.errors import UsageError
 

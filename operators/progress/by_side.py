@@ -21,10 +21,12 @@ from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
     InputReading,
+    Reports,
     WatermarkGenerator,
     joined_claims,
+    merged,
+    source_column,
 )
-from tidestate.operators.progress.tracker import Reports, merged, source_column
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import of_type

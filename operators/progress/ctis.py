@@ -31,9 +31,19 @@ from tidestate.operators.progress.cti_settings import (
     StoredSettings,
     effective_settings,
 )
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, SourceRows, merged, parts_of, rows_per_source
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    Reports,
+    SourceReport,
+    SourceRows,
+    WatermarkGenerator,
+    merged,
+    parts_of,
+    rows_per_source,
+)
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

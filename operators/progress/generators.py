@@ -13,21 +13,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import (
+from tidestate.operators.progress.progress import (
+    Claims,
     Generator,
+    GeneratorState,
+    InputReading,
     Reports,
     SourceReading,
     SourceReport,
     SourceRows,
+    WatermarkGenerator,
     merged,
     parts_of,
     rows_per_source,
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.watermarks import INPUT, SideColumns, Sources, Watermarks
+from tidestate.operators.progress.watermarks import (
+    BEGINNING_US,
+    FIRST_US,
+    INPUT,
+    LAST_US,
+    SideColumns,
+    Sources,
+    Watermarks,
+    instants,
+    is_watermark,
+    moved_one,
+)
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
@@ -83,7 +96,7 @@ class MaxEventTime(
     RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"
 ):
     """The largest event time minus ``delay_us``; without a delay NebulaStream's event time. The watermark of a source
-    that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.tracker`).
+    that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.progress`).
 
     Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and did not move the
     watermark; ``watermark_refused`` events have a time outside of the years 1 to 9999.

@@ -20,8 +20,14 @@ from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.origins import advance_origins, assigned, register_sources, restore, save
-from tidestate.operators.progress.progress import Claims, GeneratorState, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    Reports,
+    SourceReport,
+    WatermarkGenerator,
+    merged,
+)
 from tidestate.operators.progress.watermarks import Claimant, SideColumns
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError

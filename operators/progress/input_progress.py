@@ -14,21 +14,18 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import declare_origins, origin_sources, register_sources
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
     InputReading,
     Observer,
-    Progress,
-    WatermarkGenerator,
-)
-from tidestate.operators.progress.tracker import (
     Peak,
+    Progress,
     Reports,
     SourceReport,
     TimeSteps,
+    WatermarkGenerator,
     begin,
     merged,
     observe,
@@ -36,7 +33,7 @@ from tidestate.operators.progress.tracker import (
     reset_sources,
     rows_per_source,
 )
-from tidestate.operators.progress.watermarks import INPUT, Watermarks
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT, Watermarks
 from tidestate.statestore.arrays import Counters, Numbers, Times
 from tidestate.statestore.errors import of_type
 

@@ -14,11 +14,9 @@ import msgspec
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import gaps_waited_for
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import TrackedSource, Tracker
-from tidestate.operators.progress.watermarks import INPUT
+from tidestate.operators.progress.progress import Progress, TrackedSource, Tracker
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]

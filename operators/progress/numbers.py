@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
@@ -25,9 +24,13 @@ from tidestate.operators.progress.progress import (
     Numbering,
     Observer,
     Progress,
+    Reports,
+    SourceReport,
     WatermarkGenerator,
+    merged,
+    rows_per_source,
 )
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged, rows_per_source
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.errors import UsageError
 
 

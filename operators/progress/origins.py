@@ -18,8 +18,8 @@ import numpy as np
 from tidestate.operators.progress.buffer_state import BufferState, OriginCounters, OriginsState
 from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.figures import Gap
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.units import BufferRows, Units, absorbed_of, no_numbers, no_rows, units_of
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.errors import UsageError, invariant
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima, SidePositions, opening
 from tidestate.operators.progress.progress import Claims, Observer, Progress
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 
 
 @dataclass(frozen=True)

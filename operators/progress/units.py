@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags, Numbers, Times
 
 _MORE_THAN_ANY = np.iinfo(np.int64).max

@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, MicroBatch
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
 from tidestate.operators.engine.tasks import InProcess, in_threads, run_task
 from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.scan.batch import DirectBatch
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.operators.spark.tasks import stream_pieces
 from tidestate.statestore.errors import UsageError
 

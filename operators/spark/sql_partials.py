@@ -23,16 +23,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tidestate.operators.aggregates.aggregate import Partial
-from tidestate.operators.engine.micro_batch import Block, MicroBatch, blocks_of
-from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.process import Stopwatch
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
+from tidestate.operators.engine.tasks import Stopwatch
 from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_sliced
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.progress.input_progress import plain_until
-from tidestate.operators.progress.instants import FIRST_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import LONGEST_PAUSE

@@ -22,16 +22,13 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch, TaskStates
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch, TaskResult, TaskStates
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import Broadcast
-from tidestate.operators.spark.scan.decide import DirectScan
-from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError, read_ranges
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
 
@@ -64,6 +61,8 @@ _HEADER = msgspec.msgpack.Decoder(tuple[BlockHeader, tuple[tuple[int, int], ...]
 """The header of a block, and how many of the rows that come with it each state partition gets."""
 
 
+Row = tuple[int, pa.RecordBatch]
+"""A row of the exchange, or several of one task, and the task."""
 INLINE_BYTES = 256 << 10
 """Up to this size entries are part of what each task gets to run."""
 LATER_SHARE = 2
@@ -166,18 +165,6 @@ def map_side(
         yield from failed(batch, error)
 
 
-def scan_side(
-    batch: MicroBatch,
-    scan: DirectScan,
-    tasks: Sequence[Sequence[FileRange]],
-    row_group_bytes: int,
-    numbers: Iterable[int],
-) -> Iterator[pa.RecordBatch]:
-    """As `map_side`, but this task reads its ranges of the files itself. ``numbers`` has only that of the task."""
-    for number in numbers:
-        yield from map_side(batch, read_ranges(scan, tasks[number], row_group_bytes), "read")
-
-
 def level_side(
     batch: MicroBatch,
     states: StatesOfTasks,
@@ -208,6 +195,36 @@ def level_side(
         yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
         yield _ended(task, None, _failure(error))
+
+
+def scan_rows(batch: MicroBatch, direct: DirectBatch, most: int, numbers: Iterable[int]) -> Iterator[Row]:
+    """Stage 0 of a task of an RDD, which reads its ranges of the files itself, and sends so many bytes at ``most``.
+    ``numbers`` has only that of the task.
+    """
+    for number in numbers:
+        ranges = read_ranges(direct.scan, direct.tasks[number], direct.row_group_bytes)
+        yield from _bounded(batch, most, map_side(batch, ranges, "read"))
+
+
+def level_rows(batch: MicroBatch, states: StatesOfTasks, level: int, most: int, rows: Iterable[Row]) -> Iterator[Row]:
+    """`level_side` as a stage of an RDD."""
+    return _bounded(batch, most, level_side(batch, states, level, (row for _, row in rows)))
+
+
+def _bounded(batch: MicroBatch, most: int, rows: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Rows, up to so many bytes: with more, Spark must read the batch."""
+    held = 0
+    for row in rows:
+        held += row.nbytes
+        if held > most:
+            yield from _by_task(failed(batch, NeedsJvmError(f"a task sends more than {most} bytes")))
+            return
+        yield from _by_task([row])
+
+
+def _by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Each batch with the task of its rows."""
+    return ((batch["task"][0].as_py(), batch) for batch in batches if batch.num_rows)
 
 
 def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
 from tidestate.operators.windows.counting import message_number, windows_of_numbers
 from tidestate.operators.windows.groups import Gathered, column_numbers, int_bounds, trigger_finished

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.windows.names import CLOSED, END, START
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.spec.arrowtypes import positions

@@ -16,8 +16,8 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import (
     assign_windows,
     last_ends,

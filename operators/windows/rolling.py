@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, GROUPS, PARTS, SLICE_END, START
 from tidestate.operators.windows.ranges import combined_ranges

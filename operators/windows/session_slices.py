@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line

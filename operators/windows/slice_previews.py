@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END

@@ -21,8 +21,8 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
 from tidestate.operators.windows.gather import gather_groups
 from tidestate.operators.windows.groups import (

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
 from tidestate.operators.windows.offsets import OFFSETS

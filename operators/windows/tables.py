@@ -27,9 +27,9 @@ from tidestate.operators.describe.triggers import Trigger, Triggers
 from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import (
     CELL,
     CLOCK,

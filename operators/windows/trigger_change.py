@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
 from tidestate.operators.windows.session_slices import live_parts, sessions_as_arriving

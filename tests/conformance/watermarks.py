@@ -22,10 +22,9 @@ from tests.conformance.units import Units, units_of
 from tidestate.operators.progress.buffer_state import OriginsState
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.origins import advance_origins, origins, restore, save
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, merged, observe, reset_sources
-from tidestate.operators.progress.watermarks import sources
+from tidestate.operators.progress.progress import SourceReport, Tracker, begin, merged, observe, reset_sources
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, sources
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")

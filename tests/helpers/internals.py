@@ -15,7 +15,7 @@ from tidestate import OperatorStream
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
-from tidestate.operators.engine.partitions import take_step
+from tidestate.operators.engine.tasks import take_step
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context

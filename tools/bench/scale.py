@@ -23,8 +23,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import MicroBatch, TaskResult
 from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.spark.tasks import Packed, SentStates, StatesOfTasks, level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, comparables
 from tidestate.operators.describe.windows import Global, Rolling, Sliding
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.gather import fresh_groups
 from tidestate.operators.windows.groups import column_numbers, with_columns

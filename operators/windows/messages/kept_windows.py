@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.reading import read_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, with_key

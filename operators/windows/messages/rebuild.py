@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.groups import chosen, column_numbers, equal, trigger_finished, with_columns
 from tidestate.operators.windows.messages.reading import (
     in_portions,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted, Sliding
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, open_to, sliding_windows
 from tidestate.operators.windows.counting import number, windows_of_numbers
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within

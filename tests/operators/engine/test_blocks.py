@@ -11,8 +11,8 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.micro_batch import Block, blocks_of, rows_by_partition, spans
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.tables import TIME
 
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("place", pa.int64())])

@@ -22,11 +22,10 @@ from tidestate.operators.engine.job_log import (
     crosses_gap,
     is_minute_over,
 )
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import Peak, TimeSteps, Tracker
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps, Tracker
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
 

@@ -20,8 +20,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import tasks
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, spans
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from tests.helpers.internals import job_of
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.watermark import SourceReading, SourceReport, cti_settings, generate_ctis
 
 SECOND = 1_000_000

@@ -23,7 +23,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import ADVANCE_REASONS, SHAPES, Advance, advance, lifetimes
 from tidestate.operators.progress.cti_settings import advance_time
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.store import Memory

@@ -6,7 +6,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, progress_families
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
+from tidestate.operators.progress.progress import SourceReport, Tracker, begin, observe
 from tidestate.operators.progress.watermarks import sources
 
 SECOND = 1_000_000

@@ -13,7 +13,6 @@ import pytest
 
 from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
     OriginsStep,
@@ -24,6 +23,7 @@ from tidestate.operators.progress.origins import (
     save,
     wait,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LAST_US
 from tidestate.statestore.errors import UsageError
 
 

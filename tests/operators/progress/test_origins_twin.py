@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
     advance_origins,
@@ -20,6 +19,7 @@ from tidestate.operators.progress.origins import (
     save,
     wait,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LAST_US
 
 
 class Twin:

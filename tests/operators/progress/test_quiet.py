@@ -22,9 +22,8 @@ from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.tasks import InProcess
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
-from tidestate.operators.progress.watermarks import sources
+from tidestate.operators.progress.progress import SourceReport, Tracker, begin, observe
+from tidestate.operators.progress.watermarks import BEGINNING_US, sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention

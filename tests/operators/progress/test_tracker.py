@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, merged, observe, reset_sources
-from tidestate.operators.progress.watermarks import Sources, sources
+from tidestate.operators.progress.progress import SourceReport, Tracker, begin, merged, observe, reset_sources
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, Sources, sources
 from tidestate.statestore.errors import UsageError
 
 
