@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput, PartitionResult, TaskResult
-from tidestate.operators.engine.tasks import InProcess, finished, pane_files, write_state
+from tidestate.operators.engine.tasks import InProcess, finished, write_panes, write_state
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
@@ -46,11 +46,10 @@ class AdoptingTransport:
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         rows_by_partition = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
-        panes = pane_files(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
-        answers, counters = [], []
+        answers, panes, counters = [], [], []
         for partition in range(batch.partitions):
             answer, transition = _taken(batch, operator, objects, partition, rows_by_partition[partition], rows)
-            panes.add(transition.panes)
+            panes += [transition.panes] if transition.panes.num_rows else []
             answers.append(answer)
             counters.append(transition.counters)
         result = TaskResult(
@@ -59,8 +58,8 @@ class AdoptingTransport:
             answers=tuple(answers),
             progress=progress_reached(operator, rows),
             max_event_us=rows.max_event_us,
-            panes=panes.finish(),
-            chunks=panes.chunks,
+            panes=write_panes(objects, batch, operator, rows.watermark_us, panes),
+            chunks=len(panes),
             counters=total(counters),
             gone_us=rows.gone_us,
         )

@@ -5,7 +5,7 @@ Stage 0 is next to the input: it judges rows and makes blocks of them. Stage n i
 operators of level n of the graph, in the state partitions of the task, and makes blocks of their panes for readers.
 A state partition without arrivals and with nothing due is not opened (`step_partitions`, which operators by hand call
 too); another one is opened for its step, and the files of its state are written then (`DurablePartitions`). Those of
-panes and ledger rows are written when all partitions of a task have taken their steps (`OutputFiles`). Nothing here
+panes are written as partitions emit them, and those of ledger rows when all have taken their steps. Nothing here
 publishes: files have fresh names that only a manifest refers to, and a task may run twice, or as a zombie.
 
 An output operator that is an origin has the columns of buffers in its panes. A task numbers the chunks of its own
@@ -47,7 +47,7 @@ from tidestate.operators.engine.micro_batch import (
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.dues import with_dues, with_expiry
 from tidestate.operators.plan.graph import downstream_rows, one_batch
-from tidestate.operators.plan.output_buffers import in_chunk, output_mark
+from tidestate.operators.plan.output_buffers import in_buffer
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
@@ -56,7 +56,7 @@ from tidestate.operators.progress.progress import Context, Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.errors import CorruptionError, expect, invariant
+from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import tail_of
@@ -360,92 +360,38 @@ ENCODED = {"window_start", "window_end", "pane", "timing", "kind", "reason", "wa
 """Columns with so few values that a dictionary of them is smaller than the column."""
 
 
+def write_panes(
+    objects: Objects, batch: MicroBatch, operator: OperatorInput, watermark: int, panes: Iterable[pa.Table]
+) -> tuple[FileRef, ...]:
+    """Write what state partitions have emitted in a step that ends at ``watermark``, one after the other."""
+    buffer = in_buffer(operator.plan, panes, operator.emitted + 1, watermark)
+    return write_outputs(objects, pane_folder(operator.plan), batch.checkpoint_id, buffer)
+
+
 def write_outputs(objects: Objects, folder: str, sequence: int, tables: Iterable[pa.Table]) -> tuple[FileRef, ...]:
-    """Write these rows as files in ``folder``."""
-    files = OutputFiles(objects, folder, sequence)
+    """Write these rows, as they come, as files in ``folder``: one, or several if there is much; none without rows."""
+    refs, waiting, waiting_bytes = list[FileRef](), list[pa.Table](), 0
     for rows in tables:
-        files.add(rows)
-    return files.finish()
+        if not rows.num_rows:
+            continue
+        waiting.append(rows)
+        waiting_bytes += rows.nbytes
+        if waiting_bytes >= OUTPUT_BYTES:
+            refs.append(_write_output(objects, folder, sequence, pa.concat_tables(waiting)))
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        refs.append(_write_output(objects, folder, sequence, pa.concat_tables(waiting)))
+    return tuple(refs)
 
 
-class OutputFiles:
-    """The files of one kind that a task writes for one operator, in ``folder``: one, or several if there is much."""
-
-    def __init__(self, objects: Objects, folder: str, sequence: int) -> None:
-        self._objects, self._folder, self._sequence = objects, folder, sequence
-        self._held: list[pa.Table] = []
-        self._bytes = 0
-        self.chunks = 0
-        """How many state partitions have emitted rows, where these are numbered."""
-        self._files: list[FileRef] = []
-
-    def add(self, rows: pa.Table | None) -> None:
-        """Write these rows, now or later; in the order of the calls."""
-        if rows is None or not rows.num_rows:
-            return
-        self._held.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= OUTPUT_BYTES:
-            self._write()
-
-    def finish(self) -> tuple[FileRef, ...]:
-        """The files of all rows; none without rows."""
-        if self._held:
-            self._write()
-        return tuple(self._files)
-
-    def _write(self) -> None:
-        rows, self._held, self._bytes = pa.concat_tables(self._held), [], 0
-        sink = pa.BufferOutputStream()
-        dictionary = [name for name in rows.column_names if name in ENCODED]
-        pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
-        data = sink.getvalue()
-        path = f"{self._folder}/{self._sequence:020d}-{uuid.uuid4().hex}.parquet"
-        self._objects.put(path, data)
-        self._files.append(FileRef(path, data.size, checksum(data), rows.num_rows, tail=tail_of(data)))
-
-
-class ChunkFiles(OutputFiles):
-    """The panes of an output operator that is an ``origin``, with the columns of buffers: the rows of a state
-    partition are a chunk of the buffer ``sequence``, at this ``mark``.
-    """
-
-    def __init__(
-        self, objects: Objects, folder: str, checkpoint_id: int, origin: int, sequence: int, mark: int | None
-    ) -> None:
-        super().__init__(objects, folder, checkpoint_id)
-        self._origin, self._buffer, self._mark = origin, sequence, mark
-        self._chunk: pa.Table | None = None
-
-    def add(self, rows: pa.Table | None) -> None:
-        """The panes of the next state partition."""
-        if rows is None or not rows.num_rows:
-            return
-        self._number(last=False)
-        self._chunk = rows
-
-    def finish(self) -> tuple[FileRef, ...]:
-        self._number(last=True)
-        return super().finish()
-
-    def _number(self, *, last: bool) -> None:
-        """Number the chunk that was held back until it is known whether another one follows."""
-        if self._chunk is None:
-            return
-        super().add(in_chunk(self._chunk, self._origin, self._buffer, self.chunks, last=last, mark=self._mark))
-        self._chunk = None
-        self.chunks += 1
-
-
-def pane_files(objects: Objects, plan: Plan, checkpoint_id: int, watermark: int, emitted: int) -> OutputFiles:
-    """The files of the panes of a task, in a step that ends at this ``watermark``. ``emitted``: the number of the
-    last buffer, of an operator that is an origin.
-    """
-    folder, origin = pane_folder(plan), plan.output_origin
-    if origin is None:
-        return OutputFiles(objects, folder, checkpoint_id)
-    number = expect(origin.origin, "what is stored of an origin has its number")
-    return ChunkFiles(objects, folder, checkpoint_id, number, emitted + 1, output_mark(plan, origin, watermark))
+def _write_output(objects: Objects, folder: str, sequence: int, rows: pa.Table) -> FileRef:
+    sink = pa.BufferOutputStream()
+    dictionary = [name for name in rows.column_names if name in ENCODED]
+    pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
+    data = sink.getvalue()
+    path = f"{folder}/{sequence:020d}-{uuid.uuid4().hex}.parquet"
+    objects.put(path, data)
+    return FileRef(path, data.size, checksum(data), rows.num_rows, tail=tail_of(data))
 
 
 def pane_folder(plan: Plan) -> str:
@@ -503,7 +449,7 @@ def _admitted(batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase:
                     states[name] = states[name].following(classified.claims)
                     blocks += blocks_of(classified, operator, feed_number * FEEDS + number, batch.spans)
         if blocks:
-            yield blocks[0].with_times(watch.take())
+            yield msgspec.structs.replace(blocks[0], spent_us=watch.take())
             yield from blocks[1:]
 
 
@@ -525,11 +471,11 @@ def _stepped(
     after = _progress_after(batch, level, by_operator) if after is None else after
     for number, node in batch.graph.at(level):
         operator, arrived = batch.inputs[node.plan.name], by_operator.get(number, ())
-        progress = operator.observed(after[node.plan.name], [block.header.claims for block in arrived])
+        progress = operator.observed(after[node.plan.name], [block.claims for block in arrived])
         watch = Stopwatch()
         with watch.timed("write"), WriteBehind(batch.root, bases=batch.bases) as objects:
             result, panes = _step(batch, operator, batch.spans[task], arrived, progress, objects, watch)
-        spent_us = total([*(block.header.spent_us for block in arrived), watch.take()])
+        spent_us = total([*(block.spent_us for block in arrived), watch.take()])
         yield msgspec.structs.replace(result, spent_us=spent_us)
         yield from _to_readers(batch, operator, batch.spans[task], panes, after)
 
@@ -542,10 +488,10 @@ def _progress_after(
     """
     if level == 1:
         names = [node.plan.name for node in batch.graph.nodes]
-        claims = {names[n]: [block.header.claims for block in arrived] for n, arrived in by_operator.items()}
+        claims = {names[n]: [block.claims for block in arrived] for n, arrived in by_operator.items()}
         return batch.after(claims)
-    headers = (block.header for blocks in by_operator.values() for block in blocks)
-    return {name: progress for header in headers for name, progress in (header.after or {}).items()}
+    arrived = (block for blocks in by_operator.values() for block in blocks)
+    return {name: progress for block in arrived for name, progress in (block.after or {}).items()}
 
 
 def without_input(batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult]:
@@ -584,35 +530,40 @@ def _step(
     watch: Stopwatch,
 ) -> tuple[TaskResult, Panes]:
     """Step the state partitions of ``span`` that have something to do."""
-    name, context = operator.plan.name, batch.context(operator, after)
-    is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
-    files = pane_files(objects, operator.plan, batch.checkpoint_id, context.watermark, operator.emitted)
-    counters, emitted = [block.header.counters for block in arrived], Panes()
-    times = [block.header.max_event_us for block in arrived if block.header.max_event_us is not None]
+    plan, context = operator.plan, batch.context(operator, after)
+    is_output, is_read = plan.name == batch.graph.output.name, bool(batch.graph.readers(plan.name))
+    counters, emitted, chunks = [block.counters for block in arrived], Panes(), list[int]()
+    times = [block.max_event_us for block in arrived if block.max_event_us is not None]
     ordered = sorted(arrived, key=lambda block: block.number)
     rejected = [block.rejected for block in ordered if block.rejected is not None]
     ledger = [pa.concat_tables(rejected)] if rejected else []
     partitions = DurablePartitions(batch, operator, objects, watch)
-    for partition, moved in step_partitions(batch, operator, span, rows_by_partition(ordered), context, partitions):
-        counters.append(moved.counters)
-        ledger += [moved.rejected] if moved.rejected is not None else []
-        if is_output:
-            files.add(moved.panes)
-        if moved.panes.num_rows and is_read:
-            emitted[partition] = moved.panes
-    reasons, example = rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None)
+
+    def panes() -> Iterator[pa.Table]:
+        """What the steps emit for sinks: they are taken while it is written."""
+        for number, moved in step_partitions(batch, operator, span, rows_by_partition(ordered), context, partitions):
+            counters.append(moved.counters)
+            ledger.extend([moved.rejected] if moved.rejected is not None else [])
+            if moved.panes.num_rows and is_read:
+                emitted[number] = moved.panes
+            if moved.panes.num_rows and is_output:
+                chunks.append(number)
+                yield moved.panes
+
+    files = write_panes(objects, batch, operator, context.watermark, panes())
+    reasons, example = rejections_of(plan, pa.concat_tables(ledger) if ledger else None)
     result = TaskResult(
-        operator=name,
+        operator=plan.name,
         span=span,
         answers=tuple(partitions.answers),
         progress=after,
-        expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
+        expire=plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
         max_event_us=max(times, default=None),
         inputs=len(arrived),
         arrived=sum(block.rows.rows.num_rows for block in arrived if block.rows is not None),
-        panes=files.finish(),
-        chunks=files.chunks,
-        late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
+        panes=files,
+        chunks=len(chunks),
+        late=write_outputs(objects, f"late/{plan.name}", batch.checkpoint_id, ledger),
         counters=total(counters),
         rejected=reasons,
         example=example,

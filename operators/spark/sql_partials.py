@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -321,7 +322,7 @@ class SqlPartials:
                 for number, piece in enumerate(pieces)
                 for block in blocks_of(piece, sql.operator, number, batch.spans)
             ]
-        return [blocks[0].with_times(watch.take()), *blocks[1:]] if blocks else []
+        return [msgspec.structs.replace(blocks[0], spent_us=watch.take()), *blocks[1:]] if blocks else []
 
     def learn(self, results: Sequence[TaskResult]) -> None:
         """The number of rows that the tasks of a batch were sent: its partials, at least those of one piece."""

@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch, TaskResult, TaskStates
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, TaskStates
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
@@ -57,8 +57,8 @@ _EXCHANGE_SCHEMA = pa.schema(
 # Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
 _ENDED = msgspec.msgpack.Decoder(tuple[TaskResult | None, Failure | None])
 """How a task ended for an operator, or for a piece of input."""
-_HEADER = msgspec.msgpack.Decoder(tuple[BlockHeader, tuple[tuple[int, int], ...]])
-"""The header of a block, and how many of the rows that come with it each state partition gets."""
+_HEADER = msgspec.msgpack.Decoder(tuple[Block, tuple[tuple[int, int], ...]])
+"""A block without its rows, and how many of those that come with it each state partition gets."""
 
 
 Row = tuple[int, pa.RecordBatch]
@@ -271,11 +271,12 @@ def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterato
             yield _ended(task, msgspec.structs.replace(one, host=host), None)
             continue
         rows, rejected = one.rows, one.rejected
+        without_rows = msgspec.structs.replace(one, rows=None, rejected=None)
         yield _row(
             one.task,
             one.operator,
             one.number,
-            msgspec.msgpack.encode((one.header, rows.counts if rows is not None else ())),
+            msgspec.msgpack.encode((without_rows, rows.counts if rows is not None else ())),
             _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
@@ -288,21 +289,17 @@ def _row(task: int, operator: int, number: int, *blobs: bytes | None) -> pa.Reco
 
 
 def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterator[Block]:
-    """The blocks that arrived; of operators that are not ``here`` only the headers."""
-    columns = [rows[name] for name in ("task", "input", "header", "partials", "rejected")]
-    for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
+    """The blocks that arrived; those of operators that are not ``here`` without their rows."""
+    columns = [rows[name] for name in ("header", "partials", "rejected")]
+    for operator, header, partials, rejected in zip(operators, *columns, strict=True):
         if operator == RESULT:
             continue
-        facts, counts = _HEADER.decode(header.as_py())
-        arrived = _unpack(partials) if operator in here else None
-        yield Block(
-            operator,
-            task.as_py(),
-            number.as_py(),
-            facts,
-            PartitionedRows(arrived, counts) if arrived is not None else None,
-            _unpack(rejected) if operator in here else None,
-        )
+        block, counts = _HEADER.decode(header.as_py())
+        if operator in here:
+            arrived = _unpack(partials)
+            of_partitions = None if arrived is None else PartitionedRows(arrived, counts)
+            block = msgspec.structs.replace(block, rows=of_partitions, rejected=_unpack(rejected))
+        yield block
 
 
 def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:

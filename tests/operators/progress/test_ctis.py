@@ -312,12 +312,12 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
         found = []
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
-            headers, refused = map_side(micro_batch, given_.to_batches(max_chunksize=1))
+            blocks, refused = map_side(micro_batch, given_.to_batches(max_chunksize=1))
             rejected = [rows["at"].to_pylist() for rows in refused]
-            (after,) = micro_batch.after({"job": [header.claims for header in headers]}).values()
+            (after,) = micro_batch.after({"job": [block.claims for block in blocks]}).values()
             total_ = Counter[str]()
-            for header in headers:
-                total_.update(header.counters)
+            for block in blocks:
+                total_.update(block.counters)
             found.append(
                 (after.generator.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_)
             )
