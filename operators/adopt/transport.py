@@ -87,7 +87,6 @@ def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:
     initial = first_progress(operator.plan.input.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
-        for name, source in initial.tracker.sources.items()
+        for name, source in initial.sources.items()
     }
-    tracker = msgspec.structs.replace(initial.tracker, sources=sources, watermark_us=batch.watermark_us)
-    return msgspec.structs.replace(initial, tracker=tracker)
+    return msgspec.structs.replace(initial, sources=sources, watermark_us=batch.watermark_us)

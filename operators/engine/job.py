@@ -40,7 +40,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, Tracker, watermark_of
+from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, watermark_of
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -189,23 +189,24 @@ def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
 def operator_after(operator: OperatorState, results: Sequence[TaskResult], progress: Progress) -> OperatorState:
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    generator = plain.pop("generator")
     states = {answer.partition: answer.state for one in results for answer in one.answers}
     expire = next((one.expire for one in results if one.expire), {})
     return msgspec.structs.replace(
         operator.stepped(states, expire),
         watermark_us=watermark_of(progress),
         origins=progress.generator.origins or operator.origins,
-        progress=plain["tracker"],
-        advances=plain["generator"]["advances"],
-        buffers=plain["generator"]["buffers"].get(""),
-        buffers_by_side={side: saved for side, saved in plain["generator"]["buffers"].items() if side},
-        numbering=plain["generator"]["numbering"],
+        progress=plain,
+        advances=generator["advances"],
+        buffers=generator["buffers"].get(""),
+        buffers_by_side={side: saved for side, saved in generator["buffers"].items() if side},
+        numbering=generator["numbering"],
         resumes=False,
         gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )
 
 
-prepare(BufferState, Advance, Tracker, Numbering)
+prepare(BufferState, Advance, Progress, Numbering)
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
@@ -216,11 +217,12 @@ def progress_of(operator: OperatorState) -> Progress | None:
         by_side = operator.buffers_by_side if operator.buffers is None else {"": operator.buffers}
         buffers = msgspec.convert(by_side, dict[str, BufferState])
         advances = msgspec.convert(operator.advances, dict[str, Advance])
-        tracker = msgspec.convert(operator.progress, Tracker)
-        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
+        progress = msgspec.convert(operator.progress, Progress)
+        if any(len(steps) % STEP_BYTES for steps in progress.ahead.values()):
             raise msgspec.ValidationError("steps are pairs of a time and a position")
         numbering = msgspec.convert(operator.numbering, Numbering) if operator.numbering is not None else None
-        return Progress(tracker, GeneratorState(advances, buffers, operator.origins, numbering=numbering))
+        state = GeneratorState(advances, buffers, operator.origins, numbering=numbering)
+        return msgspec.structs.replace(progress, generator=state)
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; restore a good copy",

@@ -147,7 +147,7 @@ class JobLog:
         if after in (before, END_US):
             # Where the watermark stood still, its progress says nothing of the events of the batch.
             return None, True
-        steps, peak = self._steps.get(name, TimeSteps()), progress.tracker.peak
+        steps, peak = self._steps.get(name, TimeSteps()), progress.peak
         self._steps[name] = steps + time_steps(before, after, peak)
         leap = leapt(before, after, peak, plan.input.future_us + plan.allowed_us, steps)
         gap = peak is None or crosses_gap(before + plan.input.delay_us, peak, plan.input.future_us, steps)
@@ -156,7 +156,7 @@ class JobLog:
     def _log_checkpoint(self, manifest: Manifest) -> None:
         """The watermark of the output; lag, idle sources and gaps of the first operator."""
         first = next(iter(self._progress.values()))
-        numbers = metrics(first.tracker)
+        numbers = metrics(first)
         log.info(
             "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
             manifest.id,
@@ -221,7 +221,7 @@ class JobLog:
     def _behind(self, name: str) -> str:
         """The watermark, and the event that moved it there."""
         progress = self._progress[name]
-        peak = progress.tracker.peak
+        peak = progress.peak
         moved = f", moved by an event with {peak.event}" if peak is not None and peak.event else ""
         return f"; the watermark is {watermark_text(self._plans[name], progress.watermark_us)}{moved}"
 

@@ -89,7 +89,7 @@ class JoinPlan(PairTables):
 
     def wakes(self, context: Context) -> bool:
         """Also where a side's newest row closes windows of the other side."""
-        moved = context.before.tracker.newest != context.after.tracker.newest
+        moved = context.before.newest != context.after.newest
         return super().wakes(context) or (self.follows_sides and moved)
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:

@@ -201,7 +201,7 @@ class Graph:
             if upstream:
                 followed = {side for claims in upstream for side in claims.reports}
                 reached = SourceReport(time_us, generated=True)
-                sources = [one for one in before[name].tracker.sources if one.partition("/")[0] not in followed]
+                sources = [one for one in before[name].sources if one.partition("/")[0] not in followed]
                 streams = Claims(dict.fromkeys(sources, reached))
                 after[name] = combined_progress(
                     node.plan.input.watermarks, before[name], [*upstream, streams], now_us

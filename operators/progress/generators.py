@@ -21,7 +21,6 @@ from tidestate.operators.progress.progress import (
     Reports,
     SourceReading,
     SourceReport,
-    SourceRows,
     WatermarkGenerator,
     merged,
     parts_of,
@@ -480,19 +479,19 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
 
 
 def _reports(
-    claims: Times, parts: SourceRows, watermark: Callable[[int], int], generated: bool = True
+    claims: Times, parts: tuple[list[str], Times], watermark: Callable[[int], int], generated: bool = True
 ) -> dict[str, SourceReport]:
-    """Reports with the largest claim of each source, as ``watermark`` adjusts it."""
-    if parts.alone:
+    """Reports with the largest claim of each source, as ``watermark`` adjusts it; ``parts`` as of `parts_of`."""
+    names, owners = parts
+    if len(names) == 1:
         largest = int(claims.max(initial=BEGINNING_US))
-        return {parts.names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}
-    most = np.full(len(parts.names), BEGINNING_US, np.int64)
-    np.maximum.at(most, parts.codes, claims)
-    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
+        return {names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}
+    most = np.full(len(names), BEGINNING_US, np.int64)
+    np.maximum.at(most, owners, claims)
+    rows = np.bincount(owners, minlength=len(names)).tolist()
     return {
         name: SourceReport(watermark(claim), rows=count, generated=generated)
-        for name, claim, count in zip(parts.names, most.tolist(), rows, strict=True)
-        if count
+        for name, claim, count in zip(names, most.tolist(), rows, strict=True)
     }
 
 

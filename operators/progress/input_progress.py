@@ -40,7 +40,8 @@ from tidestate.statestore.errors import of_type
 
 def first_progress(watermarks: Watermarks) -> Progress:
     """The progress before the first micro-batch."""
-    return Progress(begin(watermarks.sources), _generator(watermarks).begin(watermarks.sources.names))
+    state = _generator(watermarks).begin(watermarks.sources.names)
+    return msgspec.structs.replace(begin(watermarks.sources), generator=state)
 
 
 def read_before_checks(
@@ -73,12 +74,12 @@ def read_sliced(watermarks: Watermarks, latest: pa.Table, rows: Numbers, now_us:
     how many it has. Of shape ``(entries,)``; for generators with `WatermarkGenerator.plain_until`.
     """
     claims, _ = read_after_checks(watermarks, latest, None, now_us)
-    parts = parts_of(latest, _source(watermarks), watermarks.by)
-    sums = np.zeros(len(parts.names), np.int64)
-    np.add.at(sums, parts.codes, rows)
+    names, owners = parts_of(latest, _source(watermarks), watermarks.by)
+    sums = np.zeros(len(names), np.int64)
+    np.add.at(sums, owners, rows)
     counted = {
         name: msgspec.structs.replace(claims.reports[name], rows=count)
-        for name, count in zip(parts.names, sums.tolist(), strict=True)
+        for name, count in zip(names, sums.tolist(), strict=True)
     }
     return msgspec.structs.replace(claims, reports=claims.reports | counted)
 
@@ -90,22 +91,22 @@ def rows_of_sources(watermarks: Watermarks, rows: pa.Table) -> Reports:
 
 def combined_progress(watermarks: Watermarks, before: Progress, claims: Iterable[Claims], now_us: int) -> Progress:
     """The progress after a micro-batch at processing time ``now_us``; every known source was polled."""
-    pieces, tracker, generator = list(claims), before.tracker, _generator(watermarks)
+    pieces, generator = list(claims), _generator(watermarks)
     # A batch may have been planned before the last tick: the clock did not jump back then.
-    now_us = max(now_us, tracker.processing_us or now_us)
-    state, claimed = generator.combine(before.generator, pieces, tracker.sources, now_us)
-    reports = merged([dict.fromkeys(tracker.sources, SourceReport()), claimed])
+    now_us = max(now_us, before.processing_us or now_us)
+    state, claimed = generator.combine(before.generator, pieces, before.sources, now_us)
+    reports = merged([dict.fromkeys(before.sources, SourceReport()), claimed])
     rejected = merged(piece.rejected for piece in pieces)
     reports = merged([reports, {source: report for source, report in rejected.items() if source in reports}])
     replaced = _replaced(generator, reports)
     reports = {source: report for source, report in reports.items() if source not in replaced}
-    sources = {name: source for name, source in tracker.sources.items() if name not in replaced}
-    polled = msgspec.structs.replace(tracker, sources=sources)
+    sources = {name: source for name, source in before.sources.items() if name not in replaced}
+    polled = msgspec.structs.replace(before, sources=sources)
     grown = observe(watermarks.sources, polled, reports, now_us, generator.quiet_after)
-    moved = grown.watermark_us > tracker.watermark_us
+    moved = grown.watermark_us > before.watermark_us
     peak = _peak(generator, pieces, grown.watermark_us) if moved else grown.peak
     latest = max([grown.latest_us, *(piece.peak.time_us for piece in pieces if piece.peak is not None)])
-    return Progress(msgspec.structs.replace(grown, peak=peak, latest_us=latest), state)
+    return msgspec.structs.replace(grown, peak=peak, latest_us=latest, generator=state)
 
 
 def observed_progress(observers: Iterable[Observer], progress: Progress, claims: Iterable[Claims]) -> Progress:
@@ -120,12 +121,13 @@ def stored_progress(progress: Progress) -> Progress:
     """The progress of a micro-batch as it is stored, without what is of the micro-batch alone."""
     if not progress.generator.steps:
         return progress
-    return Progress(progress.tracker, msgspec.structs.replace(progress.generator, steps={}))
+    return msgspec.structs.replace(progress, generator=msgspec.structs.replace(progress.generator, steps={}))
 
 
 def finished_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     """The progress at the end of time, when every window is due."""
-    return Progress(progress.advanced_to(END_US).tracker, _generator(watermarks).finish(progress.generator))
+    finished = _generator(watermarks).finish(progress.generator)
+    return msgspec.structs.replace(progress.advanced_to(END_US), generator=finished)
 
 
 def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
@@ -134,7 +136,7 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
     stopped.
     """
     begun = first_progress(watermarks)
-    state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
+    state, again, declared = progress.generator, reset_sources(progress), begun.sources
     # Where the engine gives origins, sources are registered below, once it is known which there are.
     of_engine = [side for side, saved in state.buffers.items() if isinstance(saved.ids, dict)]
     for side, saved in state.buffers.items():
@@ -146,17 +148,17 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         present = origin_sources(restarted.origins, side)
         of_other_sides = {name for name in declared if side and name.partition("/")[0] != side}
         declared = {name: source for name, source in declared.items() if name in present | of_other_sides}
-    replaced = _replaced(_generator(watermarks), tracker.sources)
+    replaced = _replaced(_generator(watermarks), again.sources)
     declared = {name: source for name, source in declared.items() if name not in replaced}
     heard = {
         name: source
-        for name, source in tracker.sources.items()
+        for name, source in again.sources.items()
         if name in declared or source.rows or source.watermark_us != BEGINNING_US
     }
     sources = declared | heard
     registrations = {side: register_sources(sources, state.buffers[side]) for side in of_engine}
     state = msgspec.structs.replace(state, buffers=state.buffers | registrations)
-    return Progress(msgspec.structs.replace(tracker, sources=sources), state)
+    return msgspec.structs.replace(again, sources=sources, generator=state)
 
 
 def _restarted(saved: BufferState, begun: BufferState) -> BufferState:

@@ -61,7 +61,7 @@ class LoneOrigin(Observer):
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
         state = progress.generator
         origins = self._one_of_each([*state.origins, *(origin for piece in claims for origin in piece.origins)])
-        return Progress(progress.tracker, msgspec.structs.replace(state, origins=origins))
+        return msgspec.structs.replace(progress, generator=msgspec.structs.replace(state, origins=origins))
 
     def _one_of_each(self, seen: Iterable[str]) -> tuple[str, ...]:
         """The different ones, in order. Raises `UsageError` for a second one of a column."""

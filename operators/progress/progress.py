@@ -2,9 +2,9 @@
 pieces of input claim of that, what reads the claims, and the times of a step that follow. Pure.
 
 `observe` is called once per round (a batch or a tick) with the report of each source and the processing time of the
-round. It returns the next tracker, which the manifest stores. The overall watermark W never goes back, and moves only
-when the slowest source does. A source that was polled without result for longer than its timeout is idle: it leaves
-the minimum, and counts again once it has caught up with W. While all are idle W stays.
+round. It returns the next progress, which the manifest stores. The overall watermark W never goes back, and moves
+only when the slowest source does. A source that was polled without result for longer than its timeout is idle: it
+leaves the minimum, and counts again once it has caught up with W. While all are idle W stays.
 
 With a quiet time, the watermark of a source that was polled without result for longer goes on with the clock: by as
 much as its quiet time grows beyond that. Its rows stop it, and it stays where it is.
@@ -90,15 +90,43 @@ class TrackedSource(msgspec.Struct, frozen=True):
     refused: int = 0
 
 
-class Tracker(msgspec.Struct, frozen=True):
-    """All sources so far, and W; `BEGINNING_US` is none yet. Once every source has ended, W is ``ended_us``, the
-    largest of their watermarks: only a drain moves it to the end of time.
+class Numbering(msgspec.Struct, frozen=True):
+    """How many messages of a stream have a number, and the largest ``offset`` among them."""
 
-    Plain data, stored in the manifest as it is. ``processing_us`` is the latest processing time, None before the
-    first round and after a restart. ``backward`` counts ignored steps back, also those of sources that have ended.
-    ``newest`` has the largest position of each side (`NewestPositions`), ``ahead`` the packed steps of rows that
-    are held; ``first_offsets`` the first offset of each side whose windows start there. ``peak`` is the event that
-    moved W to where it is, if one did. ``latest_us`` is the largest time of an accepted event.
+    messages: int = 0
+    offset: int = -1
+
+
+class GeneratorState(msgspec.Struct, frozen=True):
+    """What a generator of watermarks and observers know between micro-batches; most know nothing. ``advances``: the
+    newest CTIs, by source. ``buffers``: which buffers have arrived, by side; those of all rows under the empty name.
+    ``origins``: those of the rows, where only one is taken. ``numbering``: of messages that are numbered. ``steps``:
+    of the micro-batch alone, how the newest position of each side has moved, packed; not stored.
+    """
+
+    advances: dict[str, Advance] = {}
+    buffers: dict[str, BufferState] = {}
+    origins: tuple[str, ...] = ()
+    steps: dict[str, bytes] = {}
+    numbering: Numbering | None = None
+
+    def following(self, claims: Claims) -> GeneratorState:
+        """The state for the next piece of the same sources, after one with these claims."""
+        numbering = claims.numbering or self.numbering
+        return msgspec.structs.replace(self, advances=self.advances | claims.advances, numbering=numbering)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the input of an operator has come between two micro-batches: all its sources, W, exclusive, and the
+    state of its ``generator``. W is `BEGINNING_US` before the first; once every source has ended, it is ``ended_us``,
+    the largest of their watermarks: only a drain moves it to the end of time.
+
+    Plain data, stored in the manifest as it is, but for ``generator``, which has fields of its own there.
+    ``processing_us`` is the latest processing time, None before the first round and after a restart. ``backward``
+    counts ignored steps back, also those of sources that have ended. ``newest`` has the largest position of each side
+    (`NewestPositions`), ``ahead`` the packed steps of rows that are held; ``first_offsets`` the first offset of each
+    side whose windows start there. ``peak`` is the event that moved W to where it is, if one did. ``latest_us`` is
+    the largest time of an accepted event.
     """
 
     sources: dict[str, TrackedSource]
@@ -116,6 +144,7 @@ class Tracker(msgspec.Struct, frozen=True):
     peak: Peak | None = None
     latest_us: int = BEGINNING_US
     first_offsets: dict[str, int] = {}
+    generator: GeneratorState = GeneratorState()
 
     @property
     def idle(self) -> bool:
@@ -129,13 +158,32 @@ class Tracker(msgspec.Struct, frozen=True):
         real = [mark for mark in known if mark not in (BEGINNING_US, END_US)]
         return max(real) - min(real) if real else 0
 
+    def with_watermark(self, watermark_us: int) -> Progress:
+        """The same with this watermark, which may be an earlier one."""
+        if self.watermark_us == watermark_us:
+            return self
+        return msgspec.structs.replace(self, watermark_us=watermark_us)
 
-def begin(settings: Sources) -> Tracker:
+    def advanced_to(self, watermark_us: int) -> Progress:
+        """The same with this watermark; a step back is ignored."""
+        if watermark_us <= self.watermark_us:
+            return self
+        return msgspec.structs.replace(self, watermark_us=watermark_us, peak=None)
+
+    def skipping_idle_time(self, now_us: int) -> Progress:
+        """The same, with no source idle until ``now_us``: a batch was running, and no source was polled."""
+        last = self.processing_us
+        if last is None or last >= now_us:
+            return self
+        return msgspec.structs.replace(self, processing_us=now_us)
+
+
+def begin(settings: Sources) -> Progress:
     """The tracker before the first round: every declared source counts, and has no watermark yet."""
-    return Tracker({name: TrackedSource() for name in settings.names})
+    return Progress({name: TrackedSource() for name in settings.names})
 
 
-def reset_sources(saved: Tracker) -> Tracker:
+def reset_sources(saved: Progress) -> Progress:
     """The tracker after a restart: no source was idle meanwhile, and sources that ended do not come back."""
     return msgspec.structs.replace(saved, processing_us=None)
 
@@ -169,49 +217,44 @@ def never_quiet(_source: str) -> int | None:
 
 def observe(
     settings: Sources,
-    tracker: Tracker,
+    before: Progress,
     reports: Mapping[str, SourceReport],
     now_us: int,
     quiet_after: Callable[[str], int | None] = never_quiet,
-) -> Tracker:
-    """The tracker after a round at processing time ``now_us``; sources without a report were not polled. The
+) -> Progress:
+    """The progress after a round at processing time ``now_us``; sources without a report were not polled. The
     watermark of one that is quiet for longer than ``quiet_after`` says goes on with the clock (None: never).
 
     An invalid watermark (after the year 9999) and one that goes back are ignored and counted. A clock that jumps back
     is counted too; no time has passed then.
     """
-    last = tracker.processing_us
+    last, mark = before.processing_us, before.watermark_us
     elapsed = 0 if last is None else max(0, now_us - last)
-    before = tracker.watermark_us
-    observed, ended_now = dict(tracker.sources), []
+    observed, ended_now = dict(before.sources), []
     for name in sorted(observed.keys() | reports.keys()):
-        source = observed.get(name) or TrackedSource(watermark_us=before)
+        source = observed.get(name) or TrackedSource(watermark_us=mark)
         report = reports.get(name) or SourceReport(asked=False)
         polled = _observe(source, report, elapsed, settings.timeout_us(name))
-        observed[name] = _settle(_by_clock(polled, source.quiet_us, quiet_after(name)), before)
+        observed[name] = _settle(_by_clock(polled, source.quiet_us, quiet_after(name)), mark)
         if report.ended:
             ended_now.append(observed.pop(name))
-    ended_us = max([tracker.ended_us, *(source.watermark_us for source in ended_now)])
-    after = _overall(observed, before, ended_us)
-    old = tracker.sources.values()
-    now = [*observed.values(), *ended_now]
-    grown = Tracker(
+    ended_us = max([before.ended_us, *(source.watermark_us for source in ended_now)])
+    after = _overall(observed, mark, ended_us)
+    old, now = before.sources.values(), [*observed.values(), *ended_now]
+    grown = msgspec.structs.replace(
+        before,
         sources=observed,
         watermark_us=after,
         processing_us=now_us if last is None else max(last, now_us),
-        advances=tracker.advances + (after > before),
-        backward=tracker.backward + sum(source.backward for source in now) - sum(source.backward for source in old),
-        refused=tracker.refused + sum(source.refused for source in now) - sum(source.refused for source in old),
-        clock_backward=tracker.clock_backward + (last is not None and now_us < last),
-        ended=tracker.ended + len(ended_now),
-        newest=tracker.newest,
-        ahead=tracker.ahead,
+        advances=before.advances + (after > mark),
+        backward=before.backward + sum(source.backward for source in now) - sum(source.backward for source in old),
+        refused=before.refused + sum(source.refused for source in now) - sum(source.refused for source in old),
+        clock_backward=before.clock_backward + (last is not None and now_us < last),
+        ended=before.ended + len(ended_now),
         ended_us=ended_us,
-        peak=tracker.peak if after == before else None,
-        latest_us=tracker.latest_us,
-        first_offsets=tracker.first_offsets,
+        peak=before.peak if after == mark else None,
     )
-    return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
+    return msgspec.structs.replace(grown, max_drift_us=max(before.max_drift_us, grown.drift_us))
 
 
 def _observe(source: TrackedSource, report: SourceReport, elapsed_us: int, timeout_us: int | None) -> TrackedSource:
@@ -286,21 +329,12 @@ class Generator(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SourceRows:
-    """Names of sources, and for each row the index of its source. ``alone``: there is only one source."""
-
-    names: list[str]
-    codes: Times
-    alone: bool
-
-
-def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
-    """The sources of a piece of input: ``source``, or ``source/value`` for each value of the column ``by``; of an
-    empty ``source`` the value alone.
+def parts_of(events: pa.Table, source: str, by: str | None) -> tuple[list[str], Times]:
+    """The sources of a piece of input, and for each row the index of its own, of shape ``(rows,)``: ``source``, or
+    ``source/value`` for each value of the column ``by``; of an empty ``source`` the value alone.
     """
     if by is None:
-        return SourceRows([source], np.zeros(events.num_rows, np.int64), alone=True)
+        return [source], np.zeros(events.num_rows, np.int64)
     column = source_column(events, by)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -317,7 +351,7 @@ def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
         ) from None
     front = f"{source}/" if source else ""
     names = [f"{front}{value}" for value in values.dictionary.to_pylist()]
-    return SourceRows(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
+    return names, np.asarray(values.indices).astype(np.int64, copy=False)
 
 
 def rows_per_source(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, SourceReport]:
@@ -327,13 +361,9 @@ def rows_per_source(events: pa.Table, *, source: str, by: str | None = None) -> 
 
 def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, SourceReport]:
     """Reports in which every source of a piece claims the same watermark."""
-    parts = parts_of(events, source, by)
-    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
-    return {
-        name: SourceReport(claim_us, rows=count)
-        for name, count in zip(parts.names, rows, strict=True)
-        if count or parts.alone
-    }
+    names, owners = parts_of(events, source, by)
+    rows = np.bincount(owners, minlength=len(names)).tolist()
+    return {name: SourceReport(claim_us, rows=count) for name, count in zip(names, rows, strict=True)}
 
 
 def source_column(events: pa.Table, name: str) -> Any:
@@ -345,64 +375,6 @@ def source_column(events: pa.Table, name: str) -> Any:
 
 BUDGET_BYTES = 256 << 20
 """The default memory budget of a step."""
-
-
-class Numbering(msgspec.Struct, frozen=True):
-    """How many messages of a stream have a number, and the largest ``offset`` among them."""
-
-    messages: int = 0
-    offset: int = -1
-
-
-class GeneratorState(msgspec.Struct, frozen=True):
-    """What a generator of watermarks and observers know between micro-batches; most know nothing. ``advances``: the
-    newest CTIs, by source. ``buffers``: which buffers have arrived, by side; those of all rows under the empty name.
-    ``origins``: those of the rows, where only one is taken. ``numbering``: of messages that are numbered. ``steps``:
-    of the micro-batch alone, how the newest position of each side has moved, packed; not stored.
-    """
-
-    advances: dict[str, Advance] = {}
-    buffers: dict[str, BufferState] = {}
-    origins: tuple[str, ...] = ()
-    steps: dict[str, bytes] = {}
-    numbering: Numbering | None = None
-
-    def following(self, claims: Claims) -> GeneratorState:
-        """The state for the next piece of the same sources, after one with these claims."""
-        numbering = claims.numbering or self.numbering
-        return msgspec.structs.replace(self, advances=self.advances | claims.advances, numbering=numbering)
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """The progress of an operator's input between two micro-batches: its sources, and the state of its generator."""
-
-    tracker: Tracker
-    generator: GeneratorState = GeneratorState()
-
-    @property
-    def watermark_us(self) -> int:
-        """W, exclusive; `BEGINNING_US` before the first."""
-        return self.tracker.watermark_us
-
-    def with_watermark(self, watermark_us: int) -> Progress:
-        """The same with this watermark, which may be an earlier one."""
-        if self.watermark_us == watermark_us:
-            return self
-        return Progress(msgspec.structs.replace(self.tracker, watermark_us=watermark_us), self.generator)
-
-    def advanced_to(self, watermark_us: int) -> Progress:
-        """The same with this watermark; a step back is ignored."""
-        if watermark_us <= self.watermark_us:
-            return self
-        tracker = msgspec.structs.replace(self.tracker, watermark_us=watermark_us, peak=None)
-        return Progress(tracker, self.generator)
-
-    def skipping_idle_time(self, now_us: int) -> Progress:
-        """The same, with no source idle until ``now_us``: a batch was running, and no source was polled."""
-        last = self.tracker.processing_us
-        if last is None or last >= now_us:
-            return self
-        return Progress(msgspec.structs.replace(self.tracker, processing_us=now_us), self.generator)
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -488,7 +460,7 @@ class Context:
         cls, watermark_before: int, watermark: int, was_us: int = 0, now_us: int = 0, budget_bytes: int = BUDGET_BYTES
     ) -> Context:
         """The context of a step between two watermarks, without more to know of the input."""
-        before, after = (Progress(Tracker({}, reached)) for reached in (watermark_before, watermark))
+        before, after = (Progress({}, reached) for reached in (watermark_before, watermark))
         return cls(before, after, was_us, now_us, budget_bytes)
 
     @property

@@ -102,7 +102,7 @@ class _Editable:
     def first_offsets(self) -> Mapping[str, int]:
         """The first offset of each side of a join whose windows start there."""
         progress = progress_of(self.state)
-        return {} if progress is None else progress.tracker.first_offsets
+        return {} if progress is None else progress.first_offsets
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, operator: str | None, side: str | None = None) -> Self:

@@ -24,7 +24,7 @@ from tidestate.operators.engine.job_log import (
 )
 from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
-from tidestate.operators.progress.progress import Peak, Progress, TimeSteps, Tracker
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
@@ -150,7 +150,7 @@ def test_a_name_is_warned_of_once_a_minute() -> None:
 
 
 def answer(rejected: dict[str, int], example: str) -> TaskResult:
-    return TaskResult("a", (0, 1), (), Progress(Tracker({})), rejected=rejected, example=example)
+    return TaskResult("a", (0, 1), (), Progress({}), rejected=rejected, example=example)
 
 
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:

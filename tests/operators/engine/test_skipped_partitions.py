@@ -199,8 +199,7 @@ def changed(one: TaskResult, **changes: Any) -> TaskResult:
 
 def test_a_partition_that_was_not_known_to_be_idle_must_answer(started: Job) -> None:
     (found,) = InProcess().run(started.micro_batch(0), [rows((2, "a"))])
-    late = msgspec.structs.replace(found.progress.tracker, watermark_us=2**63 - 1)
-    ended = changed(found, progress=msgspec.structs.replace(found.progress, tracker=late))
+    ended = changed(found, progress=msgspec.structs.replace(found.progress, watermark_us=2**63 - 1))
     with pytest.raises(InvariantError, match="with something to do answers"):
         started.commit([ended], "batch", Position())
 

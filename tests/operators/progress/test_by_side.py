@@ -177,7 +177,7 @@ def test_a_side_that_reads_an_operator_follows_it_whatever_the_other_has(generat
     tested.advance_processing_time(100 * SECOND)
     panes = tested.feed({"clicks": rows(1, 30), "other": rows(31)})
     assert panes["left_n"].to_pylist() == [1]
-    assert job_of(tested).progress["met"].tracker.sources.keys() == {"left", "right"}
+    assert job_of(tested).progress["met"].sources.keys() == {"left", "right"}
     tested.finish()
 
 

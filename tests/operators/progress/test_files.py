@@ -97,7 +97,7 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> 
     (plan,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).plans.values()
     grown = restarted_progress(plan.input.watermarks, progress)
     assert [origin for origin, *_ in grown.generator.buffers[""].origins.origins] == [1, 2]
-    assert sorted(grown.tracker.sources) == ["1", "2"]
+    assert sorted(grown.sources) == ["1", "2"]
 
 
 @st.composite
