@@ -14,8 +14,7 @@ from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorIn
 from tidestate.operators.engine.tasks import InProcess, finished, write_panes, write_state
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.input_progress import first_progress
-from tidestate.operators.progress.progress import Context, Progress
+from tidestate.operators.progress.progress import Context, Progress, first_progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import Restored

@@ -33,8 +33,7 @@ from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.input_progress import stored_progress
-from tidestate.operators.progress.progress import Context, Progress, watermark_of
+from tidestate.operators.progress.progress import Context, Progress, stored_progress, watermark_of
 from tidestate.operators.windows.messages.edits import Edited
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, DeliveryId, output_of

@@ -37,10 +37,16 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, watermark_of
+from tidestate.operators.progress.origins import BufferState
+from tidestate.operators.progress.progress import (
+    GeneratorState,
+    Numbering,
+    Progress,
+    restarted_progress,
+    stored_progress,
+    watermark_of,
+)
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle

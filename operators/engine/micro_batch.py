@@ -17,8 +17,7 @@ import pyarrow as pa
 from tidestate.operators.plan.classify import Classified, PartitionedRows
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.input_progress import observed_progress
-from tidestate.operators.progress.progress import Claims, Context, Progress
+from tidestate.operators.progress.progress import Claims, Context, Progress, observed_progress
 from tidestate.operators.progress.watermarks import END_US
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.combiners import Registration

@@ -51,8 +51,7 @@ from tidestate.operators.plan.output_buffers import in_buffer
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.input_progress import in_words
-from tidestate.operators.progress.progress import Context, Progress
+from tidestate.operators.progress.progress import Context, Progress, in_words
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.checksums import checksum

@@ -15,8 +15,14 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.input_progress import combined_progress, finished_progress, first_progress
-from tidestate.operators.progress.progress import Claims, Progress, SourceReport
+from tidestate.operators.progress.progress import (
+    Claims,
+    Progress,
+    SourceReport,
+    combined_progress,
+    finished_progress,
+    first_progress,
+)
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import with_fields

@@ -16,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.cut_buffers import (
     ArrivedBuffers,
     arrived_buffers,
@@ -26,8 +24,11 @@ from tidestate.operators.progress.cut_buffers import (
 )
 from tidestate.operators.progress.origins import (
     SEEN,
+    Buffers,
+    BufferState,
     Origins,
     advance_origins,
+    buffers,
     end,
     origins,
     restore_waiting,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import BufferState
+from tidestate.operators.progress.origins import BufferState
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,

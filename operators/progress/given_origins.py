@@ -16,10 +16,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.origins import advance_origins, assigned, register_sources, restore, save
+from tidestate.operators.progress.origins import (
+    BufferState,
+    advance_origins,
+    assigned,
+    buffers,
+    register_sources,
+    restore,
+    save,
+)
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,

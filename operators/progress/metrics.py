@@ -12,9 +12,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
-from tidestate.operators.progress.origins import gaps_waited_for
+from tidestate.operators.progress.origins import OriginCounters, gaps_waited_for
 from tidestate.operators.progress.progress import Progress, TrackedSource
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT
 

@@ -3,7 +3,7 @@ are few, and the driver does the rest. To hand all rows to Python would take lon
 
 Spark combines only rows that are certain to be accepted. The others, late ones and those without a key or a time, go
 through the same aggregate, each as an entry of its own, and are judged here as any rows are. A few rows of the others
-are entries of their own too: their times are the sample of `tidestate.operators.progress.input_progress.peak_of`.
+are entries of their own too: their times are the sample of `tidestate.operators.progress.progress.peak_of`.
 
 What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types (`_refusal`).
 It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
@@ -30,8 +30,7 @@ from tidestate.operators.plan.classify import Classified, ahead_from, classify, 
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
-from tidestate.operators.progress.input_progress import plain_until
-from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.plain_types import decimal_of

@@ -25,17 +25,6 @@ from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
 from tidestate.operators.windows.gather import gather_groups
-from tidestate.operators.windows.groups import (
-    NEVER,
-    Fired,
-    Gathered,
-    Phases,
-    chosen,
-    column_numbers,
-    equal,
-    trigger_finished,
-    with_columns,
-)
 from tidestate.operators.windows.names import (
     CLOCK,
     COARSE,
@@ -57,7 +46,18 @@ from tidestate.operators.windows.names import (
     START,
 )
 from tidestate.operators.windows.session_slices import ReadySessions, end_beyond, over_at
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import (
+    NEVER,
+    Fired,
+    Gathered,
+    GroupTables,
+    Phases,
+    chosen,
+    column_numbers,
+    equal,
+    trigger_finished,
+    with_columns,
+)
 from tidestate.operators.windows.triggers import (
     Tree,
     check_on_time,

@@ -16,9 +16,8 @@ from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.groups import NEVER, Fired, Gathered, Phases, column_numbers
 from tidestate.operators.windows.names import CLOSED, EMITTED, END, PANES, PENDING, SINCE, START
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import NEVER, Fired, Gathered, GroupTables, Phases, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.table.sorting import ranks

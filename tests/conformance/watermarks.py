@@ -19,10 +19,8 @@ from tests.conformance.case import Case, CaseError, Expectation, Step, Unsupport
 from tests.conformance.compare import Failure, failure
 from tests.conformance.mapping import check_supported
 from tests.conformance.units import Units, units_of
-from tidestate.operators.progress.buffer_state import OriginsState
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.origins import advance_origins, origins, restore, save
+from tidestate.operators.progress.origins import OriginsState, advance_origins, buffers, origins, restore, save
 from tidestate.operators.progress.progress import Progress, SourceReport, begin, merged, observe, reset_sources
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, sources
 

@@ -18,7 +18,6 @@ from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
-from tidestate.operators.windows.groups import chosen, column_numbers, equal, trigger_finished, with_columns
 from tidestate.operators.windows.messages.reading import (
     in_portions,
     incomplete_windows,
@@ -30,6 +29,7 @@ from tidestate.operators.windows.messages.record import between_windows, message
 from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
+from tidestate.operators.windows.tables import chosen, column_numbers, equal, trigger_finished, with_columns
 from tidestate.operators.windows.triggers import retractions
 from tidestate.statestore.arrays import Numbers, total
 from tidestate.statestore.errors import expect

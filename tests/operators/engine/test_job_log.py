@@ -21,10 +21,11 @@ from tidestate.operators.engine.job_log import (
     RejectedSince,
     crosses_gap,
     is_minute_over,
+    leapt,
+    time_steps,
 )
 from tidestate.operators.engine.micro_batch import TaskResult
-from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
-from tidestate.operators.progress.progress import Peak, Progress, TimeSteps
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps, highest, peak_of
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME

@@ -15,7 +15,7 @@ from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.input_progress import restarted_progress
+from tidestate.operators.progress.progress import restarted_progress
 from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000

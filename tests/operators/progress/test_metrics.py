@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, progress_families
+from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.progress import Progress, SourceReport, begin, observe
 from tidestate.operators.progress.watermarks import sources
 

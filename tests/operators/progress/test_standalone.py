@@ -15,8 +15,7 @@ from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.input_progress import combined_progress, first_progress
-from tidestate.operators.progress.progress import Generator
+from tidestate.operators.progress.progress import Generator, combined_progress, first_progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory
