@@ -422,17 +422,10 @@ class Job:
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
         """
-        head, plans = self.head, self.graph.plans
-        answers = by_operator(plans, head, results)
-        _check_written(self.checkpoint.objects, head, results)
-        output = self.plan.name
-        if self.plan.output_origin is not None:
-            answers[output] = numbered_through(self.checkpoint.objects, self.plan, head.id + 1, answers[output])
+        head, plans, answers = self.head, self.graph.plans, self._checked(results)
         self._hook("before-manifest", head.id + 1)
         progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
-        operators = self._operators_after(answers, progress, rebuilt=rebuilt)
-        if mended:
-            operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
+        operators = self._operators_after(answers, progress, rebuilt=rebuilt, mended=mended)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
         manifest = successor(
@@ -464,6 +457,15 @@ class Job:
         self._hook("after-manifest", manifest.id)
         return manifest
 
+    def _checked(self, results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
+        """The answers for each operator, as the next checkpoint may have them. Raises as `commit` does."""
+        objects, output = self.checkpoint.objects, self.plan
+        answers = by_operator(self.graph.plans, self.head, results)
+        _check_written(objects, self.head, results)
+        if output.output_origin is not None:
+            answers[output.name] = numbered_through(objects, output, self.head.id + 1, answers[output.name])
+        return answers
+
     def _asked_for(self, fed: Collection[str], request: int) -> dict[str, Any]:
         """What the next checkpoint says of calls between batches: up to where ledgers were put back, after one that
         has put back those of the operators ``fed``, and the newest request, which may be the one that makes it.
@@ -481,7 +483,12 @@ class Job:
         return counters
 
     def _operators_after(
-        self, answers: Mapping[str, Sequence[TaskResult]], progress: Mapping[str, Progress], *, rebuilt: bool
+        self,
+        answers: Mapping[str, Sequence[TaskResult]],
+        progress: Mapping[str, Progress],
+        *,
+        rebuilt: bool,
+        mended: bool,
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
@@ -489,6 +496,8 @@ class Job:
         operators[output] = _numbered(self.plan, operators[output], answers[output])
         for name, plan in self._replayed.items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
+        if mended:
+            operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
         return operators
 
     def _publish(self, manifest: Manifest) -> None:
