@@ -154,12 +154,7 @@ class BufferProgress(
         return InputReading(reading.events, claims, counters, (reading.refused, reading.reasons))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The buffers so far, and the watermark of each origin's longest complete prefix."""
         if side not in began.buffers:

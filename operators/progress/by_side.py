@@ -177,12 +177,7 @@ class BySide(
         return joined_claims(claims for claims, _ in readings), total([counters for _, counters in readings])
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The states and reports of all sides."""
         sources, state = list(known), began

@@ -179,12 +179,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         return replace(reading, claims=msgspec.structs.replace(reading.claims, reports=present))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The newest CTI of each source, its own or imported."""
         upstream = {

@@ -76,12 +76,7 @@ class RowGenerator(WatermarkGenerator):
         return Claims(reading.reports, present), reading.counters
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The claims of all pieces, or of the clock for every known source."""
         generated: Reports = {}

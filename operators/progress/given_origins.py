@@ -88,12 +88,7 @@ class GivenOrigins(
         return MaxEventTime(self.column).after_checks(accepted, rejected, source, by, now_us)
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """One more buffer of each source that has rows in the batch, and the watermarks that follow."""
         so_far = {*known}

@@ -140,12 +140,7 @@ class MessageNumbers(
         return InputReading(numbered_rows, claims, refused=(refused_rows, reasons))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The messages so far, of all pieces."""
         numberings = [began.numbering, *(piece.numbering for piece in claims)]

@@ -547,12 +547,7 @@ class WatermarkGenerator(Claimant):
         return None
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The state after a micro-batch, and the report of each source in it. ``known``: the sources so far;
         ``side``: the one whose rows alone it reads.
