@@ -33,7 +33,7 @@ from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sli
 from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS
 from tidestate.operators.progress.numbers import LoneOrigin
-from tidestate.operators.progress.progress import Observer
+from tidestate.operators.progress.progress import Context, Observer
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import (
     CELL,
@@ -124,28 +124,6 @@ class Phases:
     def open(self) -> Flags:
         """Groups whose end the watermark has not passed yet."""
         return ~self.behind & ~self.passing
-
-
-@dataclass(frozen=True)
-class Fired:
-    """Masks over groups, disjoint: which emit an early, an on-time and a late pane."""
-
-    early: Flags
-    on_time: Flags
-    late: Flags
-
-    @property
-    def any(self) -> Flags:
-        """All groups that emit a pane."""
-        return self.early | self.on_time | self.late
-
-    def taken(self, where: Flags) -> Fired:
-        """The masks over the groups ``where`` alone."""
-        return self if where.all() else Fired(self.early[where], self.on_time[where], self.late[where])
-
-    def among(self, where: Flags) -> Fired:
-        """Which of the groups ``where`` fire; no other one does. Shapes as given."""
-        return Fired(self.early & where, self.on_time & where, self.late & where)
 
 
 def column_numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
@@ -713,3 +691,19 @@ class GroupTables(WindowedPlan):
 def aggregates_of(plan: Plan) -> tuple[BoundAggregate, ...]:
     """The aggregates of an operator; of one without windows none."""
     return plan.aggregates if isinstance(plan, GroupTables) else ()
+
+
+def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:
+    """The last panes of ``groups`` again, as retractions."""
+    results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
+    values = pa.table(results, names=[a.name for a in plan.aggregates])
+    number = pc.subtract(groups[PANES], 1)
+    return plan.panes(groups, values, number, timing, "retract", np.zeros(groups.num_rows, bool))
+
+
+def replaced_panes(plan: GroupTables, gathered: Gathered, context: Context) -> list[pa.Table]:
+    """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
+    rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
+    behind, passed = gathered.became <= context.watermark_before, gathered.became <= context.watermark
+    timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
+    return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]
