@@ -278,11 +278,11 @@ class Lanes(Generic[_P]):
         job, head = self._job, self._job.head
         invariant(output.id <= head.id, "what is delivered is published", id=output.id)
         due = deliveries(lane.kind, output, job.graph.plans, head.operators)
-        for one in due:
-            if one.id not in lane.parts:
-                if not offer(one):
+        for delivery in due:
+            if delivery.id not in lane.parts:
+                if not offer(delivery):
                     return False
-                lane.parts.add(one.id)
+                lane.parts.add(delivery.id)
         lane.accepted(output, head)
         least = min(other.had for other in self._each if other.kind == lane.kind)
         if least > job.delivered.up_to(lane.kind):
@@ -292,19 +292,21 @@ class Lanes(Generic[_P]):
     def _offered(
         self, lane: Lane[_P], rows: dict[DeliveryId, _P], wait: Callable[[float], None]
     ) -> Callable[[Delivery], bool]:
-        def offer(one: Delivery) -> bool:
-            if one.id not in rows:  # several sinks get the same
-                rows[one.id] = self._read(self._job.checkpoint, one)
-            self._offers.offer(self._sink(lane), rows[one.id], one, wait)
+        def offer(delivery: Delivery) -> bool:
+            if delivery.id not in rows:  # several sinks get the same
+                rows[delivery.id] = self._read(self._job.checkpoint, delivery)
+            self._offers.offer(self._sink(lane), rows[delivery.id], delivery, wait)
             lane.asked = True  # or it cannot be asked
             return True
 
         return offer
 
     def _attempted(self, lane: Lane[_P]) -> Callable[[Delivery], bool]:
-        def attempt(one: Delivery) -> bool:
+        def attempt(delivery: Delivery) -> bool:
             began = time.monotonic()
-            found = self._offers.attempt(self._sink(lane), lambda: self._read(self._job.checkpoint, one), one)
+            found = self._offers.attempt(
+                self._sink(lane), lambda: self._read(self._job.checkpoint, delivery), delivery
+            )
             lane.asked = lane.asked or found
             if not found:
                 lane.refused(time.monotonic() - began)
@@ -530,7 +532,9 @@ class Driver(Generic[B, _P]):
 
     def skip_idle_time(self, now_us: int) -> None:
         """No source was idle until ``now_us``: a batch was running, or a sink was waited for, and none was polled."""
-        self.job.set_progress({name: one.skipping_idle_time(now_us) for name, one in self.job.progress.items()})
+        self.job.set_progress(
+            {name: progress.skipping_idle_time(now_us) for name, progress in self.job.progress.items()}
+        )
 
     def drain(self, timeout_s: float | None = PATIENCE_S) -> bool:
         """End the input: every window fires, and no more input is accepted. False if it had ended before.
@@ -549,8 +553,8 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
-        parallel = min(self._transport.parallelism, len({one.span for one in results}))
-        made = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
+        parallel = min(self._transport.parallelism, len({result.span for result in results}))
+        made = round_times(self._watch.take(), [result.spent_us for result in results], parallel)
         spent = msgspec.structs.replace(self._finished, made=made)
         with self._unless_fenced(), self._watch.timed("publish"):
             manifest = self.job.commit(results, kind, position, spent=spent, request=self._request, **how)

@@ -148,20 +148,22 @@ def by_operator(names: Iterable[str], head: Manifest, results: Sequence[TaskResu
 
 def _check_partitions(name: str, operator: OperatorState, results: Sequence[TaskResult]) -> None:
     """Every partition has answered once, from its base, or had nothing to do; all saw the same input."""
-    asked = [number for one in results for number in range(*one.span)]
-    answers = [answer for one in results for answer in one.answers]
-    inside = all(one.span[0] <= answer.partition < one.span[1] for one in results for answer in one.answers)
-    bases = {one.partition: operator.partitions[one.partition].lineage for one in answers} if inside else {}
-    found = [(one.partition, one.base_lineage) for one in answers]
+    asked = [number for result in results for number in range(*result.span)]
+    answers = [answer for result in results for answer in result.answers]
+    inside = all(
+        result.span[0] <= answer.partition < result.span[1] for result in results for answer in result.answers
+    )
+    bases = {answer.partition: operator.partitions[answer.partition].lineage for answer in answers} if inside else {}
+    found = [(answer.partition, answer.base_lineage) for answer in answers]
     invariant(
         asked == list(range(len(operator.partitions))) and found == sorted(bases.items()),
         "each partition answers once, from its base",
         operator=name,
-        asked=[one.span for one in results],
+        asked=[result.span for result in results],
         found=found,
     )
     for part in SAME:
-        values = [getattr(one, part) for one in results]
+        values = [getattr(result, part) for result in results]
         invariant(
             all(value == values[0] for value in values),
             "all partitions saw the same input",
@@ -177,12 +179,12 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Task
 
 def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
     """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
-    counters = total([one.counters for one in results])
+    counters = total([result.counters for result in results])
     count = counters.get
-    classes = sum(count(one, 0) for one in CLASSES)
+    classes = sum(count(lateness, 0) for lateness in CLASSES)
     invariant(count("accepted", 0) == classes, "an accepted event has one class", operator=name, counters=counters)
     refused = count("events", 0) - count("accepted", 0) + count("fed", 0) - count("fed_accepted", 0)
-    rows = sum(ref.rows for one in results for ref in one.late)
+    rows = sum(ref.rows for result in results for ref in result.late)
     invariant(
         0 <= refused <= rows,
         "an event that is not accepted has a row in the ledger",
@@ -196,8 +198,8 @@ def operator_after(operator: OperatorState, results: Sequence[TaskResult], progr
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
     generator = plain.pop("generator")
-    states = {answer.partition: answer.state for one in results for answer in one.answers}
-    expire = next((one.expire for one in results if one.expire), {})
+    states = {answer.partition: answer.state for result in results for answer in result.answers}
+    expire = next((result.expire for result in results if result.expire), {})
     return msgspec.structs.replace(
         operator.stepped(states, expire),
         watermark_us=watermark_of(progress),
@@ -434,14 +436,14 @@ class Job:
             self.checkpoint.writer,
             now_us(),
             operators=operators,
-            max_event_us=_latest(head.max_event_us, *(one.max_event_us for one in ordered)),
+            max_event_us=_latest(head.max_event_us, *(result.max_event_us for result in ordered)),
             processing_us=_latest(head.processing_us, position.processing_us),
             drained=drained,
             spark=position.spark or head.spark,
             input=position.input or head.input,
             scan=position.scan,
-            panes=tuple(ref for one in ordered for ref in one.panes),
-            late=tuple(ref for one in ordered for ref in one.late),
+            panes=tuple(ref for result in ordered for ref in result.panes),
+            late=tuple(ref for result in ordered for ref in result.late),
             delivered=self._delivered(withheld),
             counters=self._counters(ordered),
             restored=restored,
@@ -478,7 +480,7 @@ class Job:
 
     def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
         """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""
-        counters = total([self._named(one) for one in answers])
+        counters = total([self._named(result) for result in answers])
         invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         return counters
 
@@ -497,7 +499,7 @@ class Job:
         for name, plan in self._replayed.items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
         if mended:
-            operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
+            operators = {name: with_all_back(head.operators[name], state) for name, state in operators.items()}
         return operators
 
     def _publish(self, manifest: Manifest) -> None:
@@ -536,7 +538,7 @@ class Job:
 
     def _restored(self, head: Manifest, results: Sequence[TaskResult]) -> Restore:
         """What the first step of this run has read."""
-        parts = [(answer.partition, answer.restored) for one in results for answer in one.answers]
+        parts = [(answer.partition, answer.restored) for result in results for answer in result.answers]
         return restore_of(head, self._store, parts, self.parallel)
 
     def _named(self, result: TaskResult) -> dict[str, int]:
@@ -564,7 +566,7 @@ def _adds_up(counters: dict[str, int]) -> bool:
     """Whether each operator accepted no more events than arrived, and each of them has one class of lateness."""
     prefixes = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
     return all(
-        sum(counters.get(prefix + one, 0) for one in CLASSES) == counters.get(f"{prefix}accepted", 0)
+        sum(counters.get(prefix + lateness, 0) for lateness in CLASSES) == counters.get(f"{prefix}accepted", 0)
         and counters.get(f"{prefix}accepted", 0) <= counters[f"{prefix}events"]
         for prefix in prefixes
     )

@@ -276,6 +276,6 @@ class TaskResult(msgspec.Struct, frozen=True):
 
     def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
         """The new files: those that the partitions in ``base`` do not have."""
-        known = {ref.path for one in self.answers for ref in base[one.partition].files}
-        new = (ref for one in self.answers for ref in one.state.files if ref.path not in known)
+        known = {ref.path for answer in self.answers for ref in base[answer.partition].files}
+        new = (ref for answer in self.answers for ref in answer.state.files if ref.path not in known)
         return (*new, *self.panes, *self.late)

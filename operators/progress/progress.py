@@ -167,7 +167,7 @@ class Progress(msgspec.Struct, frozen=True):
     @property
     def drift_us(self) -> int:
         """How far the slowest counted source is behind the fastest one; 0 where fewer than two have a watermark."""
-        known = [one.watermark_us for one in self.sources.values() if one.standing == "counted"]
+        known = [source.watermark_us for source in self.sources.values() if source.standing == "counted"]
         real = [mark for mark in known if mark not in (BEGINNING_US, END_US)]
         return max(real) - min(real) if real else 0
 

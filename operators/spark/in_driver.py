@@ -59,7 +59,7 @@ class InDriver:
         """The results of a batch, whose files are read here; None if tasks must take it. Raises `NeedsJvmError` if
         Spark must read it.
         """
-        size = sum(one.end - one.start for task in direct.tasks for one in task)
+        size = sum(file_range.end - file_range.start for task in direct.tasks for file_range in task)
         files = sum(map(len, direct.tasks))
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
         if not small or not _small_state(batch, None):

@@ -136,8 +136,8 @@ class SentStates:
 
     def _forget(self) -> None:
         # No micro-batch is under way: whatever still runs is a zombie, whose answer nobody reads.
-        for one in self._held:
-            one.destroy()
+        for broadcast in self._held:
+            broadcast.destroy()
         self._held, self._sizes, self._known = [], [], {}
 
 
@@ -266,16 +266,16 @@ def _failure(error: TidestateError | NeedsJvmError) -> Failure:
 def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:
     """A row for each block, and for each result of this task."""
     host = socket.gethostname()
-    for one in made:
-        if isinstance(one, TaskResult):
-            yield _ended(task, msgspec.structs.replace(one, host=host), None)
+    for item in made:
+        if isinstance(item, TaskResult):
+            yield _ended(task, msgspec.structs.replace(item, host=host), None)
             continue
-        rows, rejected = one.rows, one.rejected
-        without_rows = msgspec.structs.replace(one, rows=None, rejected=None)
+        rows, rejected = item.rows, item.rejected
+        without_rows = msgspec.structs.replace(item, rows=None, rejected=None)
         yield _row(
-            one.task,
-            one.operator,
-            one.number,
+            item.task,
+            item.operator,
+            item.number,
             msgspec.msgpack.encode((without_rows, rows.counts if rows is not None else ())),
             _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,

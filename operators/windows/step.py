@@ -363,24 +363,27 @@ class _SharedTable:
 
 def _together(moved: Sequence[Transition]) -> Transition:
     """The transitions of shares as one."""
-    rejected = [one.rejected for one in moved if one.rejected is not None]
+    rejected = [transition.rejected for transition in moved if transition.rejected is not None]
     return Transition(
-        {name: _joined([one.changes[name] for one in moved if name in one.changes]) for name in _names(moved)},
-        pa.concat_tables([one.panes for one in moved]),
-        total([one.counters for one in moved]),
+        {
+            name: _joined([transition.changes[name] for transition in moved if name in transition.changes])
+            for name in _names(moved)
+        },
+        pa.concat_tables([transition.panes for transition in moved]),
+        total([transition.counters for transition in moved]),
         pa.concat_tables(rejected) if rejected else None,
     )
 
 
 def _names(moved: Sequence[Transition]) -> list[str]:
-    return list(dict.fromkeys(name for one in moved for name in one.changes))
+    return list(dict.fromkeys(name for transition in moved for name in transition.changes))
 
 
 def _joined(parts: Sequence[TableChanges]) -> TableChanges:
     return TableChanges(
-        _rows([one.delete for one in parts]),
-        _rows([one.put for one in parts]),
-        _rows([one.merge for one in parts]),
+        _rows([changes.delete for changes in parts]),
+        _rows([changes.put for changes in parts]),
+        _rows([changes.merge for changes in parts]),
     )
 
 

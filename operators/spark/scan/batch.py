@@ -207,7 +207,9 @@ def _values(branch: Branch, file: _ListedFile) -> tuple[PathValue, ...]:
 def _may_have_rows(branch: Branch, values: Sequence[PathValue]) -> bool:
     """Whether no filter on the partition columns alone leaves out a whole file, as Spark would."""
     arrays = path_arrays(branch, values, 1)
-    return all(kept_rows((one,), arrays)[0].as_py() for one in branch.filters if _is_about_folders(one))
+    return all(
+        kept_rows((condition,), arrays)[0].as_py() for condition in branch.filters if _is_about_folders(condition)
+    )
 
 
 def _is_about_folders(condition: Condition) -> bool:

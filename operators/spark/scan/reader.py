@@ -197,7 +197,7 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     chunks = [group.column(place) for place in range(group.num_columns)]
     if not chunks:
         return 0
-    return min(map(_start, chunks)) + sum(one.total_compressed_size for one in chunks) // 2
+    return min(map(_start, chunks)) + sum(chunk.total_compressed_size for chunk in chunks) // 2
 
 
 def chunk_spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -267,23 +267,23 @@ class DirectBatch:
 def divide(files: Iterable[FileRange]) -> tuple[tuple[FileRange, ...], ...]:
     """The ranges of each task, in order, of whole files."""
     ranges = [part for file in sorted(files, key=_order) for part in _parts(file)]
-    weight = sum(_weight(one) for one in ranges)
+    weight = sum(_weight(file_range) for file_range in ranges)
     most = min(max(weight // TASKS, LEAST_BYTES), MOST_BYTES)
     tasks: list[list[FileRange]] = []
     full = 0
-    for one in ranges:
-        if not tasks or full + _weight(one) > most:
+    for file_range in ranges:
+        if not tasks or full + _weight(file_range) > most:
             tasks.append([])
             full = 0
-        tasks[-1].append(one)
-        full += _weight(one)
+        tasks[-1].append(file_range)
+        full += _weight(file_range)
     return tuple(map(tuple, tasks))
 
 
-def row_groups(middles: Sequence[int], one: FileRange) -> list[int]:
+def row_groups(middles: Sequence[int], file_range: FileRange) -> list[int]:
     """The numbers of the row groups whose middle is in the range. Each is in exactly one range of a file."""
-    within = (min(max(middle, 0), one.size - 1) for middle in middles)
-    return [number for number, middle in enumerate(within) if one.start <= middle < one.end]
+    within = (min(max(middle, 0), file_range.size - 1) for middle in middles)
+    return [number for number, middle in enumerate(within) if file_range.start <= middle < file_range.end]
 
 
 def _order(file: FileRange) -> tuple[int, str, str, int]:
@@ -295,8 +295,8 @@ def _parts(file: FileRange) -> list[FileRange]:
     return [replace(file, start=start, end=min(start + RANGE_BYTES, file.size)) for start in starts]
 
 
-def _weight(one: FileRange) -> int:
-    return one.end - one.start + OPENING_BYTES
+def _weight(file_range: FileRange) -> int:
+    return file_range.end - file_range.start + OPENING_BYTES
 
 
 READ_ROWS = 1 << 17
@@ -334,9 +334,9 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
     """
     schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
     try:
-        checked = [_check(scan, one, row_group_bytes) for one in ranges]
-        for one in checked:
-            yield from _read(schema, scan.branches[one.range.branch], one)
+        checked = [_check(scan, file_range, row_group_bytes) for file_range in ranges]
+        for checked_range in checked:
+            yield from _read(schema, scan.branches[checked_range.range.branch], checked_range)
     except (OSError, ValueError, KeyError, pa.ArrowException, TidestateError) as error:
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
@@ -352,10 +352,10 @@ def seen_type(kind: str) -> pa.DataType:
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
 
 
-def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
-    held = _held(one) if one.root else None
-    with _open(one, held) as file:
-        branch = scan.branches[one.branch]
+def _check(scan: DirectScan, file_range: FileRange, row_group_bytes: int) -> _Checked:
+    held = _held(file_range) if file_range.root else None
+    with _open(file_range, held) as file:
+        branch = scan.branches[file_range.branch]
         columns = columns_read(branch)
         places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
@@ -364,44 +364,44 @@ def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
         undated = undated_columns(file.metadata, places)
         for column, name in names.items():
             check_arrow(arrow.field(name).type, column, undated)
-        groups = row_groups(middles, one)
+        groups = row_groups(middles, file_range)
         if held is None:
-            _check_sums(one)
-            return _Checked(one, names, groups, undated)
-        if one.size > TAIL_BYTES:
+            _check_sums(file_range)
+            return _Checked(file_range, names, groups, undated)
+        if file_range.size > TAIL_BYTES:
             held.hold([])
-        return _Checked(one, names, groups, undated, held, file.metadata)
+        return _Checked(file_range, names, groups, undated, held, file.metadata)
 
 
-def _held(one: FileRange) -> HeldRanges:
+def _held(file_range: FileRange) -> HeldRanges:
     """A file in remote storage, of which the end is held."""
-    files = foreign_files(one.root)
+    files = foreign_files(file_range.root)
     if files is None:
-        raise NeedsJvmError(f"tasks do not read files of {one.root.partition(':')[0]}://")
-    held = HeldRanges(lambda start, end: files.read(one.path, start, end, one.version), one.size)
-    held.hold([(max(0, one.size - TAIL_BYTES), one.size)])
+        raise NeedsJvmError(f"tasks do not read files of {file_range.root.partition(':')[0]}://")
+    held = HeldRanges(lambda start, end: files.read(file_range.path, start, end, file_range.version), file_range.size)
+    held.hold([(max(0, file_range.size - TAIL_BYTES), file_range.size)])
     return held
 
 
-def _open(one: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def _open(file_range: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     how: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "memory_map": False}
     how["coerce_int96_timestamp_unit"] = "us"
     if held is not None:
         return pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=footer, **how)
-    if (found := os.stat(one.path).st_size) != one.size:
-        raise NeedsJvmError(f"a file has changed: expected {one.size} bytes, found {found}")
-    return pq.ParquetFile(one.path, **how)
+    if (found := os.stat(file_range.path).st_size) != file_range.size:
+        raise NeedsJvmError(f"a file has changed: expected {file_range.size} bytes, found {found}")
+    return pq.ParquetFile(file_range.path, **how)
 
 
 def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.RecordBatch]:
-    one, names, held = checked.range, checked.names, checked.held
+    file_range, names, held = checked.range, checked.names, checked.held
     if not checked.groups:
         return
-    with _open(one, held, checked.footer) as file:
+    with _open(file_range, held, checked.footer) as file:
         chosen = list(names.values())
-        # Of a file in remote storage one row group after the other is in memory.
+        # Of a file in remote storage file_range row group after the other is in memory.
         for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
-            if held is not None and one.size > TAIL_BYTES:
+            if held is not None and file_range.size > TAIL_BYTES:
                 held.hold(chunk_spans(file.metadata.row_group(part[0]), chosen))
             for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
                 columns: dict[ReadColumn, pa.Array] = {
@@ -409,7 +409,7 @@ def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.R
                 }
                 for column in checked.undated:
                     check_dated(column, columns[column])
-                columns |= path_arrays(branch, one.values, batch.num_rows)
+                columns |= path_arrays(branch, file_range.values, batch.num_rows)
                 yield _row_batch(schema, branch, columns, batch.num_rows)
         if held is not None:
             held.hold([])
@@ -449,9 +449,9 @@ def _constant(value: Constant, rows: int) -> pa.Array:
     return pa.nulls(rows, kind) if value.value is None else pa.repeat(pa.scalar(value.value, kind), rows)
 
 
-def _check_sums(one: FileRange) -> None:
+def _check_sums(file_range: FileRange) -> None:
     """Compare the range with Hadoop's checksums, if the file has any: Spark would. Raises `NeedsJvmError`."""
-    path = Path(one.path)
+    path = Path(file_range.path)
     sums_path = path.with_name(f".{path.name}.crc")
     try:
         sums = sums_path.read_bytes()
@@ -460,10 +460,10 @@ def _check_sums(one: FileRange) -> None:
     step = int.from_bytes(sums[4:8], "big")
     if not sums.startswith(_SUMS) or step <= 0 or len(sums) < 8:
         raise NeedsJvmError(f"the checksums of {path.name} are damaged")
-    first = one.start // step
+    first = file_range.start // step
     with path.open("rb") as file:
         file.seek(first * step)
-        while (start := file.tell()) < one.end:
+        while (start := file.tell()) < file_range.end:
             block = memoryview(file.read(max(_BLOCK // step, 1) * step))
             if not block:
                 break
@@ -486,24 +486,24 @@ _COMPARED: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 
 def kept_rows(filters: tuple[Condition, ...], columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
     """Per row true, false or null; only rows with true are kept. There is at least one filter."""
-    return reduce(pc.and_kleene, (_truth(one, columns) for one in filters))
+    return reduce(pc.and_kleene, (_truth(condition, columns) for condition in filters))
 
 
-def _truth(one: Condition, columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
-    if one.column is None:
-        inside = [_truth(inner, columns) for inner in one.inside]
-        if one.kind == "not":
+def _truth(condition: Condition, columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
+    if condition.column is None:
+        inside = [_truth(inner, columns) for inner in condition.inside]
+        if condition.kind == "not":
             return pc.invert(inside[0])
-        return reduce(pc.and_kleene if one.kind == "and" else pc.or_kleene, inside)
-    rows = columns[one.column]
-    if one.kind == "true":
+        return reduce(pc.and_kleene if condition.kind == "and" else pc.or_kleene, inside)
+    rows = columns[condition.column]
+    if condition.kind == "true":
         return rows
-    if one.kind == "null":
+    if condition.kind == "null":
         return pc.is_null(rows)
-    values = _values(one.values, one.column.type)
-    if one.kind == "in":
+    values = _values(condition.values, condition.column.type)
+    if condition.kind == "in":
         return pc.if_else(pc.invert(pc.is_null(rows)), pc.is_in(rows, value_set=values), pa.scalar(None, pa.bool_()))
-    return _COMPARED[one.kind](rows, values[0])
+    return _COMPARED[condition.kind](rows, values[0])
 
 
 def _values(values: Sequence[Any], kind: str) -> pa.Array:
