@@ -363,8 +363,10 @@ def write_panes(
     objects: Objects, batch: MicroBatch, operator: OperatorInput, watermark: int, panes: Iterable[pa.Table]
 ) -> tuple[FileRef, ...]:
     """Write what state partitions have emitted in a step that ends at ``watermark``, one after the other."""
-    buffer = in_buffer(operator.plan, panes, operator.emitted + 1, watermark)
-    return write_outputs(objects, pane_folder(operator.plan), batch.checkpoint_id, buffer)
+    plan = operator.plan
+    if plan.output_origin is not None:
+        panes = in_buffer(plan, plan.output_origin, panes, operator.emitted + 1, watermark)
+    return write_outputs(objects, pane_folder(plan), batch.checkpoint_id, panes)
 
 
 def write_outputs(objects: Objects, folder: str, sequence: int, tables: Iterable[pa.Table]) -> tuple[FileRef, ...]:

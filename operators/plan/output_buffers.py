@@ -31,14 +31,12 @@ def in_chunk(rows: pa.Table, *, origin: int, sequence: int, chunk: int, last: bo
     return rows
 
 
-def in_buffer(plan: Plan, panes: Iterable[pa.Table], sequence: int, watermark: int) -> Iterator[pa.Table]:
-    """``panes``, of one state partition after the other, as the chunks of the buffer ``sequence`` of an origin, after
-    a step that ends at ``watermark``; as they are of an operator that is none.
+def in_buffer(
+    plan: Plan, origin: OutputOrigin, panes: Iterable[pa.Table], sequence: int, watermark: int
+) -> Iterator[pa.Table]:
+    """``panes``, of one state partition after the other, as the chunks of the buffer ``sequence`` of an ``origin``,
+    after a step that ends at ``watermark``.
     """
-    origin = plan.output_origin
-    if origin is None:
-        yield from panes
-        return
     number = expect(origin.origin, "what is stored of an origin has its number")
     chunked = partial(in_chunk, origin=number, sequence=sequence, mark=output_mark(plan, origin, watermark))
     waiting, chunk = None, -1
