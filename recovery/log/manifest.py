@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -441,6 +441,28 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
 def state_files(manifest: Manifest) -> list[FileRef]:
     """Every file of the state, once, and the parts of the manifest."""
     return [ref for operator in manifest.operators.values() for ref in (*operator.files, *operator.parts)]
+
+
+class StateSize(NamedTuple):
+    """The files of a state, their rows and bytes. A row that was replaced or deleted counts until it is folded."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+def state_size(manifest: Manifest) -> StateSize:
+    """The size of all its state."""
+    files = state_files(manifest)
+    # What names partitions is no row of state.
+    rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
+    return StateSize(len(files), rows, sum(ref.bytes for ref in files))
+
+
+def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
+    """Rows from input streams; in a chain a counter's name begins with that of its operator."""
+    names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
+    return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 
 def without_state(manifest: Manifest) -> Manifest:
