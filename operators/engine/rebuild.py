@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Rebuilding

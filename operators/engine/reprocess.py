@@ -16,8 +16,7 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, WHY_NEVER
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import Manifest, Output
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
 from tidestate.statestore.errors import UsageError

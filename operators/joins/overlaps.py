@@ -27,8 +27,8 @@ from tidestate.operators.plan.held_rows import NUMBERED, number_rows, numbers_ta
 from tidestate.operators.plan.plan import ReplayedPlan, no_bound
 from tidestate.operators.plan.transition import KINDS, Transition
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges

@@ -22,15 +22,6 @@ from tidestate.operators.plan.input_spec import without_place
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.plan.slicing import SlicedRows
-from tidestate.operators.progress.input_progress import (
-    peak_of,
-    peak_with_sample,
-    read_after_checks,
-    read_before_checks,
-    read_sliced,
-    rows_of_sources,
-)
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -38,8 +29,15 @@ from tidestate.operators.progress.progress import (
     GeneratorState,
     InputReading,
     joined_claims,
+    peak_of,
+    peak_with_sample,
+    read_after_checks,
+    read_before_checks,
+    read_sliced,
+    rows_of_sources,
     watermark_of,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LIMIT_US
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Grid, Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import KeyRange, key_range

@@ -16,8 +16,7 @@ from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
-from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text

@@ -31,8 +31,8 @@ from tidestate.operators.plan.input_spec import (
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of

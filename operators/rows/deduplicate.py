@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LIMIT_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.spec.arrowtypes import positions

@@ -21,9 +21,17 @@ from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import NEVER, Gathered, Phases, chosen, column_numbers, equal, with_columns
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import (
+    NEVER,
+    Gathered,
+    GroupTables,
+    Phases,
+    chosen,
+    column_numbers,
+    equal,
+    with_columns,
+)
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec

@@ -16,8 +16,8 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import (
     assign_windows,
     last_ends,
@@ -30,7 +30,6 @@ from tidestate.operators.windows.assignment import (
 )
 from tidestate.operators.windows.elements import step_by_element
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
-from tidestate.operators.windows.groups import int_bounds
 from tidestate.operators.windows.names import END, SLICE_END
 from tidestate.operators.windows.output_watermark import output_watermark
 from tidestate.operators.windows.session_slices import parts_of_sessions, ready_sessions
@@ -44,7 +43,7 @@ from tidestate.operators.windows.step import (
     window_expiry,
     window_timers,
 )
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, int_bounds
 from tidestate.operators.windows.trigger_change import hand_over
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import of_type

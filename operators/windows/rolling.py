@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import ELEMENTS, END, GROUPS, PARTS, SLICE_END, START
 from tidestate.operators.windows.ranges import combined_ranges
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges

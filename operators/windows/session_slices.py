@@ -25,12 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges

@@ -25,12 +25,11 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES, Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
-from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import COARSE, ELEMENTS, END, NO_KEY, PARTS, SLICE_END, START
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Numbers, Times, Values
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range

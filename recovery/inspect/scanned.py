@@ -22,9 +22,8 @@ from tidestate.recovery.inspect.rows import (
 )
 from tidestate.recovery.inspect.scans import FilePart, RowScan, between, computed_file, free_name, plain
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
-from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.summary import events_of, goes_by_offset
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, Output, OutputKind, events_of, state_files
+from tidestate.recovery.log.summary import goes_by_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, as_scalar

@@ -20,8 +20,7 @@ from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import examine

@@ -11,8 +11,7 @@ from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, OutputKind
-from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, Output, OutputKind, output_of
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below

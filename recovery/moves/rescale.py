@@ -20,7 +20,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.keyhash import hash_range

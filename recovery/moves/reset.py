@@ -20,12 +20,11 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Delivered, Ids, Manifest, OutputKind, without_state
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import merged_ranges, outside
-from tidestate.recovery.log.successor import successor
 from tidestate.recovery.log.traces import STATE, traces, written_files
-from tidestate.recovery.spark.position import with_lists
 from tidestate.recovery.spark.spark_checkpoint import (
     CrashHook,
     check_stateless,
@@ -33,6 +32,7 @@ from tidestate.recovery.spark.spark_checkpoint import (
     finish_checkpoint,
     no_crash_hook,
 )
+from tidestate.recovery.spark.spark_log import with_lists
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import put_all

@@ -23,10 +23,9 @@ from tests.helpers.parquet_files import ROW_GROUP_BYTES, bag, by_spark, decided
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import same
 from tidestate.operators.spark.platforms import platform_of
+from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import DirectScan
-from tidestate.operators.spark.scan.files import divide
-from tidestate.operators.spark.scan.located import InputFiles
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import divide, read_ranges
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.storage.objects import Objects
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 import tidestate as ts
 from tidestate import agg
-from tidestate.operators.engine.partitions import run_partition
+from tidestate.operators.engine.tasks import run_partition
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.store import StateStore, TableView
 from tidestate.statestore.stores.opening import open_store

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.classify import event_times, judge, with_refused
 from tidestate.operators.plan.plan import ONLY, REFUSED
 from tidestate.operators.plan.reasons import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import own_windows, sliding_windows
 from tidestate.operators.windows.messages.tables import (
     MessageWindows,

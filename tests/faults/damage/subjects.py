@@ -20,8 +20,8 @@ from tests.helpers.planned_batch import fold, plan, seen, start
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import events_of
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.log.summary import events_of
 from tidestate.recovery.log.traces import note
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect

@@ -28,8 +28,7 @@ from tidestate.recovery.log.records import BOUNDARIES, decoded, newest_boundary,
 from tidestate.recovery.log.spark_files import query_id
 from tidestate.recovery.log.summary import brief, full
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.recovery.spark.spark_query import read_query
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError

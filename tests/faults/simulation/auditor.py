@@ -22,10 +22,9 @@ from tidestate.operators import DeliveryId
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, state_files
+from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, number_in, state_files
 from tidestate.recovery.log.manifest_file import decode
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.log.names import number_in
 from tidestate.recovery.log.records import held_pins, newest_boundary, read_part, read_pins
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import TidestateError

@@ -13,7 +13,7 @@ from tests.helpers.process import LONG
 
 RUN = """
 import pyarrow as pa
-from tidestate.operators.engine.process import prefer_jemalloc
+from tidestate.operators.engine.tasks import prefer_jemalloc
 prefer_jemalloc()
 print(pa.default_memory_pool().backend_name)
 """
@@ -25,7 +25,7 @@ print(pa.default_memory_pool().backend_name)
 LARGE = """
 from pathlib import Path
 import numpy as np
-from tidestate.operators.engine.process import LARGE_BYTES, release_freed
+from tidestate.operators.engine.tasks import LARGE_BYTES, release_freed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -18,7 +18,7 @@ from tests.helpers.internals import job_of
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.watermark import SourceReading, SourceReport, cti_settings, generate_ctis
 
 SECOND = 1_000_000
@@ -177,7 +177,7 @@ def test_a_side_that_reads_an_operator_follows_it_whatever_the_other_has(generat
     tested.advance_processing_time(100 * SECOND)
     panes = tested.feed({"clicks": rows(1, 30), "other": rows(31)})
     assert panes["left_n"].to_pylist() == [1]
-    assert job_of(tested).progress["met"].tracker.sources.keys() == {"left", "right"}
+    assert job_of(tested).progress["met"].sources.keys() == {"left", "right"}
     tested.finish()
 
 

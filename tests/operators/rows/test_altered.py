@@ -19,7 +19,7 @@ from tests.helpers.process import SCRATCH, examples
 from tests.twins.cti import CtiTwin
 from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.statestore.errors import IncompatibleError, UsageError
 

@@ -19,7 +19,7 @@ from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import STORES, TIME
 from tests.twins.cti import CtiTwin
 from tidestate import OperatorStream, Stream
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import StoreConfig

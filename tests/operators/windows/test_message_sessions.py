@@ -20,7 +20,7 @@ from tests.helpers.process import LONG, SCRATCH
 from tests.twins.message_sessions import SENT_SCHEMA, Sent, Twin, arrow, job, panes_of
 from tidestate import agg, trigger
 from tidestate.operators import WindowOperator
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
