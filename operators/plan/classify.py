@@ -324,15 +324,14 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
     failed = [(check.failing(events, times), check.reason) for check in plan.checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
     accepted = events
-    if reasons is None:
-        keep = np.ones(events.num_rows, bool)
-    else:
+    keep = None
+    if reasons is not None:
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
     counters = _counted(plan, times, keep, watermark_us)
     if not plan.reprocessing:
         counters |= _by_current_window(plan, times, [failing for failing, _ in failed], watermark_us)
-    if reasons is None:
+    if reasons is None or keep is None:
         return accepted, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
@@ -340,16 +339,17 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
 
 
 def _counted(
-    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], watermark_us: int | None
+    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_] | None, watermark_us: int | None
 ) -> Counters:
-    """The number of events by class."""
-    accepted = int(np.count_nonzero(keep))
+    """The number of events by class. ``keep``: which are accepted, None for all."""
+    kept = times if keep is None else times[keep]
+    accepted = len(kept)
     if plan.reprocessing:
-        return {"fed": len(keep), "fed_accepted": accepted}
-    late = 0 if watermark_us is None else int(np.count_nonzero((times < watermark_us) & keep))
-    future = _ahead(plan, times[keep], watermark_us)
+        return {"fed": len(times), "fed_accepted": accepted}
+    late = 0 if watermark_us is None else int(np.count_nonzero(kept < watermark_us))
+    future = _ahead(plan, kept, watermark_us)
     return {
-        "events": len(keep),
+        "events": len(times),
         "mildly_late": late,
         "future": future,
         "accepted": accepted,

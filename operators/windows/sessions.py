@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.spec.arrowtypes import is_position
 from tidestate.statestore.table.sorting import firsts, order, ranks
 
 
@@ -50,7 +51,7 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
 def in_key_order(keys: pa.Table) -> Numbers:
     """The rank of each row's key among all keys: only distinct keys are compared."""
     numbers, count = ranks(keys)
-    if count < 2:
+    if count < 2 or all(is_position(column.type) and not column.null_count for column in keys.columns):
         return numbers
     by_key = order(keys.take(pa.array(firsts(numbers, count))))
     places = np.empty(count, np.int64)

@@ -74,14 +74,31 @@ def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], na
     contents = Contents(sum(part.num_rows for part in rows), *expiry_range(spec, rows))
     described = name.metadata(spec, "changelog") | contents.metadata()
     schema = pa.schema([OP, *spec.schema]).with_metadata(described)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for layer in layers:
-            for batch in with_op(spec, layer).combine_chunks().to_batches():
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    data = sink.getvalue()
+    batches = [batch for layer in layers for batch in with_op(spec, layer).combine_chunks().to_batches()]
+    data = _as_file(schema, [batch.replace_schema_metadata(schema.metadata) for batch in batches])
     objects.put(name.path(spec.name, "changelog"), data)
     return name.ref(spec, "changelog", contents, bytes=data.size, checksum=checksum(data))
+
+
+def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """The bytes of an Arrow file. A stream that grows copies what it has again and again, so a large one gets memory
+    for all of it: of the batches, and twice the schema and where each batch is.
+    """
+    if sum(batch.nbytes for batch in batches) < APART_BYTES:
+        growing = pa.BufferOutputStream()
+        _write_file(growing, schema, batches)
+        return growing.getvalue()
+    size = sum(pa.ipc.get_record_batch_size(batch) for batch in batches)
+    buffer = pa.allocate_buffer(size + 4 * schema.serialize().size + 64 * len(batches) + 1024)
+    sink = pa.FixedSizeBufferWriter(buffer)
+    _write_file(sink, schema, batches)
+    return buffer.slice(0, sink.tell())
+
+
+def _write_file(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]:

@@ -15,7 +15,7 @@ from tidestate.statestore.spec.changes import PUT, KeyBound, Layer, Lookup, Rang
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import fold, parts
-from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks, taken
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks, sorting, taken
 
 SCAN_ROWS = 1 << 16
 """Rows of a batch of a scan."""
@@ -33,7 +33,7 @@ def clustered(rows: pa.Table) -> pa.Table:
     values = positions(rows.column(0))
     if bool(np.all(values[1:] >= values[:-1])):
         return rows
-    return rows.take(pa.array(np.argsort(values, kind="stable")))
+    return rows.take(pa.array(sorting(values)))
 
 
 def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
@@ -150,7 +150,7 @@ def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     kept = np.delete(np.arange(base.num_rows), hits)
     # A new row comes before the one at its place, which is a later key or has just been replaced.
     at, _ = search(base.select(names), few.select(names))
-    merged = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
+    merged = sorting(np.concatenate([2 * kept + 1, 2 * at]))
     numbers = np.concatenate([kept, base.num_rows + np.arange(few.num_rows)])
     return pa.concat_tables([base, few]).take(pa.array(numbers[merged]))
 
@@ -268,7 +268,7 @@ def assign_keys(
     requests, names = prefixes.num_rows, prefixes.column_names
     request_code, row_code = _codes(prefixes, rows.select(names))
     known = np.flatnonzero(row_code >= 0)
-    place = known[np.argsort(row_code[known], kind="stable")]
+    place = known[sorting(row_code[known])]
     ranks, low, high = _ranks(rows.column(len(names)), lower, upper, requests)
     width = int(max(ranks.max(initial=0), high.max(initial=0), low.max(initial=0))) + 1
     line = row_code[place] * width + ranks[place]
