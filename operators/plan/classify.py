@@ -66,8 +66,9 @@ class PartitionedRows:
             return cls(rows, ((0, rows.num_rows),))
         owners = partition_of(rows.select(keys), partitions)
         order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
-        found, counts = np.unique(owners, return_counts=True)
-        return cls(rows.take(pa.array(order)), tuple(zip(found.tolist(), counts.tolist(), strict=True)))
+        counts = np.bincount(owners, minlength=partitions)
+        present = np.flatnonzero(counts)
+        return cls(rows.take(pa.array(order)), tuple(zip(present.tolist(), counts[present].tolist(), strict=True)))
 
     def __getitem__(self, partition: int) -> pa.Table:
         """The rows of one partition."""

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
@@ -57,7 +58,8 @@ def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     if not spec.expires_in_order or sum(layer.rows.nbytes for layer in layers) < APART_BYTES:
         return [list(layers)]
     values = [positions(layer.rows.column(0)) for layer in layers]
-    known = np.unique(np.concatenate([some[np.append(True, some[1:] != some[:-1])] for some in values if len(some)]))
+    known = np.sort(np.concatenate([_distinct(some) for some in values]))
+    known = known if len(values) == 1 else _distinct(known)
     holes = known[1:] - known[:-1]
     if len(holes) < 2 or 2 * int(holes.max()) <= int(known[-1]) - int(known[0]):
         return [list(layers)]
@@ -78,6 +80,11 @@ def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], na
     data = _as_file(schema, [batch.replace_schema_metadata(schema.metadata) for batch in batches])
     objects.put(name.path(spec.name, "changelog"), data)
     return name.ref(spec, "changelog", contents, bytes=data.size, checksum=checksum(data))
+
+
+def _distinct(ordered: Numbers) -> Numbers:
+    """Each of ``ordered`` once. NumPy would hash them."""
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
