@@ -15,7 +15,7 @@ from tidestate.statestore.spec.valuehash import hash_tables
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-LARGE_BYTES = 1 << 20
+HANDED_BYTES = 1 << 20
 """Below this, to hand a batch to another thread takes longer than its hash."""
 
 
@@ -33,7 +33,7 @@ def begin_mark(graph: Graph, streams: Mapping[str, pa.Table]) -> Callable[[], st
     """A function that gives the `input_mark`, of a large batch once another thread has computed it. It is in the
     manifest of the batch, which comes last, so the step need not wait for it.
     """
-    if sum(rows.nbytes for rows in streams.values()) < LARGE_BYTES:
+    if sum(rows.nbytes for rows in streams.values()) < HANDED_BYTES:
         mark = input_mark(graph, streams)
         return lambda: mark
     return _marking().submit(input_mark, graph, streams).result

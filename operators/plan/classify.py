@@ -152,7 +152,8 @@ def _classified(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
-    accepted, rejected, counters = judge(plan, events, context)
+    times = event_times(events[plan.input.event_time])
+    accepted, rejected, counters = judge(plan, events, context, times)
     claims = Claims()
     if not plan.reprocessing:
         claims, more = read_after_checks(plan.input.watermarks, accepted, rejected, context.now_us)
@@ -163,7 +164,7 @@ def _classified(
     if plan.observers:
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, event_times(accepted[plan.input.event_time])
+    newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and accepted.num_rows:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
@@ -176,7 +177,7 @@ def _classified(
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, None, counters, claims)
-    rejected = with_refused(plan, accepted, rejected, counters, context)
+    rejected = with_refused(plan, accepted, rejected, counters, context, times)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
@@ -206,13 +207,19 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
 
 
 def with_refused(
-    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, context: Context
+    plan: Plan,
+    accepted: pa.Table,
+    rejected: pa.Table | None,
+    counters: Counters,
+    context: Context,
+    times: npt.NDArray[np.int64],
 ) -> pa.Table | None:
-    """The ``rejected`` events, and for accepted ones the windows that refuse them; these are counted."""
+    """The ``rejected`` events, and for accepted ones, at these ``times``, the windows that refuse them; these are
+    counted.
+    """
     watermark_us = watermark_of(context.before)
     if watermark_us is None:
         return rejected
-    times = event_times(accepted[plan.input.event_time])
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
@@ -314,10 +321,11 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
-    """Split events into accepted and rejected ones, and count the classes of lateness."""
+def judge(
+    plan: Plan, events: pa.Table, context: Context, times: npt.NDArray[np.int64]
+) -> tuple[pa.Table, pa.Table | None, Counters]:
+    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = watermark_of(context.before)
-    times = event_times(events[plan.input.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)

@@ -63,9 +63,9 @@ def key_hash(keys: pa.Table) -> npt.NDArray[np.uint32]:
     return hashes ^ np.uint32(0xFFFFFFFF)
 
 
-DIGITS = 4
-CHUNK = 10**DIGITS
-CHUNKS = -(-len(str(2**63 - 1)) // DIGITS)
+DIGITS_AT_ONCE = 4
+CHUNK = 10**DIGITS_AT_ONCE
+CHUNKS = -(-len(str(2**63 - 1)) // DIGITS_AT_ONCE)
 
 
 def _states_of_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.uint32] | None:
@@ -103,14 +103,14 @@ def _chunk_table(chunk: int) -> npt.NDArray[np.uint32]:
     """
     table = np.zeros((2, CHUNK + 1), np.uint32)
     numbers = np.arange(CHUNK)
-    length = np.searchsorted(10 ** np.arange(1, DIGITS), numbers, "right") + 1
-    for place in range(DIGITS):
-        after = b"\0" * (chunk * DIGITS + place)
+    length = np.searchsorted(10 ** np.arange(1, DIGITS_AT_ONCE), numbers, "right") + 1
+    for place in range(DIGITS_AT_ONCE):
+        after = b"\0" * (chunk * DIGITS_AT_ONCE + place)
         added = np.array([_fed(b"%d" % digit + after, 0) for digit in range(10)], np.uint32)
         each = added[numbers // 10**place % 10]
         table[0, :CHUNK] ^= each
         table[1, :CHUNK] ^= np.where(place < length, each, np.uint32(0))
-    many = chunk * DIGITS + length
+    many = chunk * DIGITS_AT_ONCE + length
     before = {size: _fed(b"%d:" % size + b"\0" * size, 0xFFFFFFFF) for size in set(many.tolist())}
     table[1, :CHUNK] ^= np.array([before[size] for size in many.tolist()], np.uint32)
     return table.reshape(-1)
