@@ -24,7 +24,7 @@ LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Grid:
+class ValueGrid:
     """Values from ``low`` on, each ``step`` from the next; there is room for ``size`` of them."""
 
     low: int
@@ -41,7 +41,7 @@ class Addresses:
     of_rows: Numbers
     count: int
     groups: Numbers
-    grids: tuple[Grid, ...]
+    grids: tuple[ValueGrid, ...]
 
     def keys(self, schema: pa.Schema) -> pa.Table:
         """The keys at `groups`, in its order, with these columns and types."""
@@ -61,7 +61,7 @@ def addresses_of(columns: Sequence[pa.ChunkedArray]) -> Addresses | None:
     rows = len(columns[0])
     if not rows or not all(is_position(column.type) and not column.null_count for column in columns):
         return None
-    codes, count, grids = np.zeros(0, np.int64), 1, list[Grid]()
+    codes, count, grids = np.zeros(0, np.int64), 1, list[ValueGrid]()
     for column in columns:
         layout = on_grid(positions(column), ROOM * rows // count)
         if layout is None:
@@ -79,13 +79,13 @@ def addresses_of(columns: Sequence[pa.ChunkedArray]) -> Addresses | None:
     return Addresses(codes, count, np.flatnonzero(marks), tuple(grids))
 
 
-def on_grid(values: Numbers, room: int) -> tuple[Grid, Numbers] | None:
+def on_grid(values: Numbers, room: int) -> tuple[ValueGrid, Numbers] | None:
     """A grid of at most ``room`` places, and the place of each of ``values``, of which there is at least one; None if
     no such grid is seen.
     """
     low, high = int(values.min()), int(values.max())
     if high - low < room:
-        return Grid(low, 1, high - low + 1), values - low
+        return ValueGrid(low, 1, high - low + 1), values - low
     if high - low > LARGEST:
         return None
     step = int(np.gcd.reduce(values[:: len(values) // SAMPLE + 1] - low))
@@ -95,7 +95,7 @@ def on_grid(values: Numbers, room: int) -> tuple[Grid, Numbers] | None:
     slots = distances // step
     # The sample does not show all values.
     exact = np.array_equal(slots * step, distances)
-    return (Grid(low, step, (high - low) // step + 1), slots) if exact else None
+    return (ValueGrid(low, step, (high - low) // step + 1), slots) if exact else None
 
 
 def _whole(kind: pa.DataType) -> pa.DataType:
