@@ -64,8 +64,9 @@ class PartitionedRows:
             return cls(rows, ((0, rows.num_rows),))
         owners = partition_of(rows.select(keys), partitions)
         order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
-        found, counts = np.unique(owners, return_counts=True)
-        return cls(rows.take(pa.array(order)), tuple(zip(found.tolist(), counts.tolist(), strict=True)))
+        counts = np.bincount(owners, minlength=partitions)
+        present = np.flatnonzero(counts)
+        return cls(rows.take(pa.array(order)), tuple(zip(present.tolist(), counts[present].tolist(), strict=True)))
 
     def __getitem__(self, partition: int) -> pa.Table:
         """The rows of one partition."""
@@ -149,7 +150,8 @@ def _classified(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
-    accepted, rejected, counters = judge(plan, events, context)
+    times = event_times(events[plan.input.event_time])
+    accepted, rejected, counters = judge(plan, events, context, times)
     claims = Claims()
     if not plan.reprocessing:
         claims, more = read_after_checks(plan.input.watermarks, accepted, rejected, context.now_us)
@@ -160,7 +162,7 @@ def _classified(
     if plan.observers:
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, event_times(accepted[plan.input.event_time])
+    newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and accepted.num_rows:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
@@ -173,7 +175,7 @@ def _classified(
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, None, counters, claims)
-    rejected = with_refused(plan, accepted, rejected, counters, context)
+    rejected = with_refused(plan, accepted, rejected, counters, context, times)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
@@ -203,13 +205,19 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
 
 
 def with_refused(
-    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, context: Context
+    plan: Plan,
+    accepted: pa.Table,
+    rejected: pa.Table | None,
+    counters: Counters,
+    context: Context,
+    times: npt.NDArray[np.int64],
 ) -> pa.Table | None:
-    """The ``rejected`` events, and for accepted ones the windows that refuse them; these are counted."""
+    """The ``rejected`` events, and for accepted ones, at these ``times``, the windows that refuse them; these are
+    counted.
+    """
     watermark_us = watermark_of(context.before)
     if watermark_us is None:
         return rejected
-    times = event_times(accepted[plan.input.event_time])
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
@@ -311,10 +319,11 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
-    """Split events into accepted and rejected ones, and count the classes of lateness."""
+def judge(
+    plan: Plan, events: pa.Table, context: Context, times: npt.NDArray[np.int64]
+) -> tuple[pa.Table, pa.Table | None, Counters]:
+    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = watermark_of(context.before)
-    times = event_times(events[plan.input.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
@@ -322,15 +331,14 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
     failed = [(check.failing(events, times), check.reason) for check in plan.checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
     accepted = events
-    if reasons is None:
-        keep = np.ones(events.num_rows, bool)
-    else:
+    keep = None
+    if reasons is not None:
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
     counters = _counted(plan, times, keep, watermark_us)
     if not plan.reprocessing:
         counters |= _by_current_window(plan, times, [failing for failing, _ in failed], watermark_us)
-    if reasons is None:
+    if reasons is None or keep is None:
         return accepted, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
@@ -338,16 +346,17 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
 
 
 def _counted(
-    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], watermark_us: int | None
+    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_] | None, watermark_us: int | None
 ) -> Counters:
-    """The number of events by class."""
-    accepted = int(np.count_nonzero(keep))
+    """The number of events by class. ``keep``: which are accepted, None for all."""
+    kept = times if keep is None else times[keep]
+    accepted = len(kept)
     if plan.reprocessing:
-        return {"fed": len(keep), "fed_accepted": accepted}
-    late = 0 if watermark_us is None else int(np.count_nonzero((times < watermark_us) & keep))
-    future = _ahead(plan, times[keep], watermark_us)
+        return {"fed": len(times), "fed_accepted": accepted}
+    late = 0 if watermark_us is None else int(np.count_nonzero(kept < watermark_us))
+    future = _ahead(plan, kept, watermark_us)
     return {
-        "events": len(keep),
+        "events": len(times),
         "mildly_late": late,
         "future": future,
         "accepted": accepted,

@@ -124,11 +124,8 @@ def least(parts: Iterable[pa.Table], column: str, above: int, upto: int | None =
     first = END_US
     for rows in parts:
         values = positions(rows[column])
-        values = values[values > above]
-        if upto is not None:
-            values = values[values <= upto]
-        if len(values):
-            first = min(first, int(values.min()))
+        inside = values > above if upto is None else (values > above) & (values <= upto)
+        first = min(first, int(values.min(initial=END_US, where=inside)))
     return first
 
 

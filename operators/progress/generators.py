@@ -138,13 +138,19 @@ class MaxEventTime(
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """The rows and what they claim, as `Generator` says."""
         times, missing = instants(source_column(events, self.column), self.column)
+        parts = parts_of(events, source, by)
+        if len(times) and times.min() >= FIRST_US and times.max() <= self.plain_until(now_us):  # one missing is below
+            return SourceReading(events, _reports(times, parts, self._less_delay), {})
         beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
         held = np.zeros(len(times), bool)
         if self.hold_future_us is not None:
             held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
         claims = np.where(missing | beyond | held, BEGINNING_US, times)
-        reports = _reports(claims, parts_of(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
+        reports = _reports(claims, parts, self._less_delay)
         return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
+
+    def _less_delay(self, largest_us: int) -> int:
+        return moved_one(largest_us, -self.delay_us)
 
 
 class Fixed(RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"):

@@ -29,7 +29,7 @@ from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
-from tidestate.statestore.table.sorting import shared_ranks
+from tidestate.statestore.table.sorting import shared_ranks, sorting
 
 
 def ready_rolling(
@@ -126,7 +126,7 @@ def _ranges(plan: GroupTables, events: pa.Table, windows: pa.Table) -> _Ranges:
     (of_events, of_windows), _ = shared_ranks([rows.select(plan.group_keys) for rows in (events, windows)])
     moments, moment = np.unique(_ends(events), return_inverse=True)
     code = of_events * (len(moments) + 1) + moment
-    order = np.argsort(code, kind="stable")
+    order = sorting(code)
     bounds = [
         np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - _kind(plan).size, _ends(windows))
     ]

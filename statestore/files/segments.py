@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
@@ -57,7 +58,8 @@ def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     if not spec.expires_in_order or sum(layer.rows.nbytes for layer in layers) < APART_BYTES:
         return [list(layers)]
     values = [positions(layer.rows.column(0)) for layer in layers]
-    known = np.unique(np.concatenate([some[np.append(True, some[1:] != some[:-1])] for some in values if len(some)]))
+    known = np.sort(np.concatenate([_distinct(some) for some in values]))
+    known = known if len(values) == 1 else _distinct(known)
     holes = known[1:] - known[:-1]
     if len(holes) < 2 or 2 * int(holes.max()) <= int(known[-1]) - int(known[0]):
         return [list(layers)]
@@ -74,14 +76,36 @@ def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], na
     contents = Contents(sum(part.num_rows for part in rows), *expiry_range(spec, rows))
     described = name.metadata(spec, "changelog") | contents.metadata()
     schema = pa.schema([OP, *spec.schema]).with_metadata(described)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for layer in layers:
-            for batch in with_op(spec, layer).combine_chunks().to_batches():
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    data = sink.getvalue()
+    batches = [batch for layer in layers for batch in with_op(spec, layer).combine_chunks().to_batches()]
+    data = _as_file(schema, [batch.replace_schema_metadata(schema.metadata) for batch in batches])
     objects.put(name.path(spec.name, "changelog"), data)
     return name.ref(spec, "changelog", contents, bytes=data.size, checksum=checksum(data))
+
+
+def _distinct(ordered: Numbers) -> Numbers:
+    """Each of ``ordered`` once. NumPy would hash them."""
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """The bytes of an Arrow file. A stream that grows copies what it has again and again, so a large one gets memory
+    for all of it: of the batches, and twice the schema and where each batch is.
+    """
+    if sum(batch.nbytes for batch in batches) < APART_BYTES:
+        growing = pa.BufferOutputStream()
+        _write_file(growing, schema, batches)
+        return growing.getvalue()
+    size = sum(pa.ipc.get_record_batch_size(batch) for batch in batches)
+    buffer = pa.allocate_buffer(size + 4 * schema.serialize().size + 64 * len(batches) + 1024)
+    sink = pa.FixedSizeBufferWriter(buffer)
+    _write_file(sink, schema, batches)
+    return buffer.slice(0, sink.tell())
+
+
+def _write_file(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]:

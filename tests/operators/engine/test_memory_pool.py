@@ -13,8 +13,8 @@ from tests.helpers.process import LONG
 
 RUN = """
 import pyarrow as pa
-from tidestate.operators.engine.tasks import prefer_jemalloc
-prefer_jemalloc()
+from tidestate.operators.engine.tasks import prefer_heap
+prefer_heap()
 print(pa.default_memory_pool().backend_name)
 """
 FIRST = """
@@ -40,15 +40,51 @@ between = resident()
 release_freed(LARGE_BYTES)
 print(before - between < 1 << 20, between - resident() > 50_000_000)
 """
+AGAIN = """
+from unittest import mock
+from tidestate.operators.engine import process
+
+trimmed = mock.Mock()
+with mock.patch.object(process, "_trim", lambda: trimmed), mock.patch.object(process.time, "monotonic") as clock:
+    for clock.return_value in (5.0, 5.9, 6.1, 6.2, 8.0):
+        process.release_freed(process.LARGE_BYTES)
+print(trimmed.call_count)
+"""
+KEPT = """
+import resource
+import numpy as np
+from tidestate.operators.engine.process import prefer_heap
+prefer_heap()
+kept = np.ones(100, np.int64)
+for _ in range(3):
+    np.ones(400_000, np.int64)  # smaller than what NumPy asks huge pages for
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    np.ones(400_000, np.int64)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3_000)
+"""
+GNU = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
 
 
 @pytest.mark.skipif("jemalloc" not in pa.supported_memory_backends(), reason="pyarrow was built without jemalloc")
 @pytest.mark.parametrize("begin", ["arrow first", "tidestate first"])
-@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "system"] if LONG else ["system"])])
-def test_jemalloc_allocates_unless_the_user_has_chosen(begin: str, chosen: str | None) -> None:
+@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "jemalloc"] if LONG else ["jemalloc"])])
+def test_the_heap_allocates_unless_the_user_has_chosen(begin: str, chosen: str | None) -> None:
     others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
     environment = others | ({"ARROW_DEFAULT_MEMORY_POOL": chosen} if chosen else {})
-    assert _printed(RUN if begin == "arrow first" else FIRST, environment) == (chosen or "jemalloc")
+    expected = chosen or ("system" if GNU else "jemalloc")
+    assert _printed(RUN if begin == "arrow first" else FIRST, environment) == expected
+
+
+@pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")
+def test_the_next_array_takes_what_the_last_one_has_freed() -> None:
+    assert _printed(KEPT, dict(os.environ)) == "True"
+    chosen = dict(os.environ) | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    assert _printed(KEPT, chosen) == "False"
+
+
+def test_freed_memory_goes_back_once_a_second_at_most() -> None:
+    assert _printed(AGAIN, dict(os.environ)) == "3"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the heap is trimmed with malloc_trim")
