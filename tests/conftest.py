@@ -122,6 +122,7 @@ SHARES_SPARK = (
     "tests/golden/test_spark_roots.py",
     "tests/operators/adopt/test_buffers.py",
     "tests/operators/aggregates/test_custom.py",
+    "tests/operators/expressions/test_on_spark.py",
     "tests/operators/inspect/test_history.py",
     "tests/recovery/moves/test_fork.py",
     "tests/recovery/start/",

@@ -53,7 +53,7 @@ print(trimmed.call_count)
 KEPT = """
 import resource
 import numpy as np
-from tidestate.operators.engine.process import prefer_heap
+from tidestate.operators.engine.tasks import prefer_heap
 prefer_heap()
 kept = np.ones(100, np.int64)
 for _ in range(3):
