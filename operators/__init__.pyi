@@ -13,6 +13,7 @@ __all__ = [
     "merge",
     "union",
     # Settings of streams and of the sides of a join
+    "json",
     "lifetime",
     "side",
     "period",
@@ -87,6 +88,7 @@ from tidestate.operators.local.harness import Harness as Harness
 from tidestate.operators.local.parquet_folder import ParquetFolder as ParquetFolder
 from tidestate.operators.root.root import Root as Root
 from tidestate.operators.spark.connect.attached import attach as attach
+from tidestate.operators.streams.decoding import json_values as json
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union

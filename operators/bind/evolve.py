@@ -15,6 +15,7 @@ from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.bind.stored_description import stored_configuration, stored_description
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
+from tidestate.operators.describe.stages import types_after
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import PANE_KIND, Plan
@@ -213,6 +214,8 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     `CorruptionError` for a configuration that no job writes.
     """
     before, now = stored_configuration(stored), plan.configuration
+    # State is of the columns that the operator sees, which may be decoded from others now, or may have been.
+    stored = msgspec.structs.replace(stored, types=types_after(stored_description(stored).stages, stored.types))
     there, wanted = named_columns(before, stored.types), named_columns(now, plan.input.schema.names)
     columns = pending_renames(plan.renames.columns, there, wanted)
     was = rename_columns(before, columns)
@@ -310,4 +313,4 @@ def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
 
 def _types(plan: Plan) -> dict[str, str]:
     """The input columns that are read."""
-    return {field.name: type_text(field.type) for field in plan.input.schema if field.name not in plan.input.added}
+    return {field.name: type_text(field.type) for field in plan.input.read_schema}

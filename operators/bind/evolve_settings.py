@@ -129,10 +129,15 @@ _ORIGINS: dict[str, tuple[SettingRule, str]] = {
         "one rows lose these columns",
     )
 }
+_STAGES: dict[str, tuple[SettingRule, str]] = {
+    # Types of the columns that the operator sees are compared as such.
+    "stages": (_always, "for rows from now on; those in the late ledger may be put back by it"),
+}
 _IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     **_ORIGINS,
+    **_STAGES,
     "allowed_lateness_us": (_lateness, "windows that were forgotten stay forgotten"),
     "late_rule": (_late_rule, "for events from now on"),
     "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
@@ -147,6 +152,7 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     **_ORIGINS,
+    **_STAGES,
     "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
     "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
     "in_order": _IN_ORDER,
@@ -154,10 +160,11 @@ _DEDUP: dict[str, tuple[SettingRule, str]] = {
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     **_ORIGINS,
+    **_STAGES,
     "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
     "in_order": _IN_ORDER,
 }
-_ABSENT = {"allowed_lateness_us": 0, "in_order": False, "window_offsets": False}
+_ABSENT = {"allowed_lateness_us": 0, "in_order": False, "window_offsets": False, "stages": []}
 """Settings that are not stored at these values."""
 _NO_DELAY: dict[str, Any] = {"watermark_delay_us": 0, "delays_us": None}
 _REASONS = {

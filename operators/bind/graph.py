@@ -18,6 +18,7 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT
+from tidestate.operators.describe.stages import columns_after, columns_before
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME
@@ -91,12 +92,17 @@ def _check_orders(graph: Graph) -> None:
 def stream_columns(description: Runnable, name: str, available: list[str]) -> list[str]:
     """The columns of a stream that are read, of those that are there."""
     if not isinstance(description, Chain):
-        return input_columns(description, available)
+        return _columns_read(description, available)
     found: list[str] = []
     for one, origins in zip(description.operators, description.inputs, strict=True):
         if name in origins:
-            found += available if isinstance(one, Sided) else input_columns(one, available)
+            found += available if isinstance(one, Sided) else _columns_read(one, available)
     return list(dict.fromkeys(found))
+
+
+def _columns_read(one: Runnable, available: list[str]) -> list[str]:
+    """The columns of its stream that an operator reads, before all stages."""
+    return columns_before(one.stages, input_columns(one, columns_after(one.stages, available)))
 
 
 def _of_panes(one: Runnable, upstream: Plan) -> pa.Schema:

@@ -13,6 +13,7 @@ from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.output_origin import check_origin, with_origin
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
+from tidestate.operators.bind.stages import bind_stages
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
 from tidestate.operators.describe.altered import Altered
@@ -36,6 +37,7 @@ from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.rolling_plan import RollingPlan
 from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.spec.plain import schema_with_fields
 from tidestate.statestore.spec.tables import TIME
 
 
@@ -45,7 +47,10 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
     description = with_origin(description)
-    plan = _bound(description, schema, signed=signed)
+    staged = bind_stages(description.stages, schema)
+    if staged.stages:
+        schema = schema_with_fields(staged.schema, input_columns(description, ()))
+    plan = staged.read_by(_bound(description, schema, signed=signed))
     check_origin(plan)
     generator = plan.input.watermarks.generator.of_operator(plan.name)
     plan = plan.with_input(watermarks=msgspec.structs.replace(plan.input.watermarks, generator=generator))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.sides import Sides
+from tidestate.operators.describe.stages import StoredStage
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arguments import called
 from tidestate.statestore.durations import Span, span_us
@@ -42,13 +43,14 @@ def tick_us(tick: Span | None) -> int:
 class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
     """What a job does, as a manifest holds it: without ``renames``, see `tidestate.operators.describe.configuration`.
     ``renames``: names that differ in the checkpoint to continue from. ``output_origin``: its output comes in numbered
-    buffers.
+    buffers. ``stages``: what happens to the rows of its stream before it sees them.
     """
 
     name: str
     watermarks: Watermarks | None = msgspec.field(default=None, name="watermark")
     renames: Renames = SAME_NAMES
     output_origin: Annotated[OutputOrigin | None, Added("origins-of-output/1")] = None
+    stages: Annotated[tuple[StoredStage, ...], Added("stages/1")] = ()
 
     def __hash__(self) -> int:
         """By kind and name: mappings, such as the aggregates, have no hash."""

@@ -97,6 +97,13 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         plan = of_type(
             bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
         )
+        if plan.input.stages is not None and plan.input.watermarks.filters_rows:
+            raise UsageError(
+                "by hand a stream with CTIs or buffers is not decoded: give rows that are decoded, or run the "
+                "job standalone in this process, job.standalone(checkpoint=…)",
+                code="decode-by-hand",
+                operator=plan.name,
+            )
         marked = replace(plan, configuration=plan.configuration | {BY_HAND: {}})
         super().__init__(marked, checkpoint, store, policy, hook, partitions, retain, metrics, pending_limit)
 

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,13 +77,32 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reas
         return LateRows({chosen[0]: rows} if rows.num_rows else {})
     reasons = pa.array(PUT_BACK_REASONS if reason is None else [reason])
     ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
+    others: dict[str, list[pa.ChunkedArray]] = {name: [] for name in chosen}
     for name, output in waiting_outputs(job.checkpoint, job.head, chosen):
         for rows_then in as_written(job.checkpoint, output.late_of(name)):
             names = names_now(job.head.operators[name].renamed, output.id)
             ledger = in_columns(rows_then, taking[name].late_schema, names)
             ledgers[name].append(ledger.filter(pc.is_in(ledger["reason"], reasons)))
+            others[name].append(ledger["reason"])
+    if reason is not None:
+        _check_others(reason, chain.from_iterable(others.values()))
     waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
+
+
+def _check_others(reason: str, reasons: Iterable[pa.ChunkedArray]) -> None:
+    """Raise `UsageError` (``feed-reason``) where rows of another reason would be passed over: a ledger is put back up
+    to a checkpoint, and they could not be put back later.
+    """
+    counts = Counter(name for column in reasons for name in column.to_pylist())
+    if waiting := {name: counts[name] for name in PUT_BACK_REASONS if name != reason and counts[name]}:
+        raise UsageError(
+            "rows of other reasons wait in the same ledgers, and could not be put back after this: leave reason= out "
+            "to put all of them back; those that are refused again wait again",
+            code="feed-reason",
+            reason=reason,
+            waiting=waiting,
+        )
 
 
 def waiting_outputs(

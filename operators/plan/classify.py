@@ -5,7 +5,7 @@ are sent on. Pure and vectorised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -22,6 +22,7 @@ from tidestate.operators.plan.input_spec import without_place
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.plan.slicing import SlicedRows
+from tidestate.operators.plan.stages import StagedRows, Stages
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -143,7 +144,22 @@ def _classified(
     plan: Plan, events: pa.Table, context: Context, partitions: int, timed: Timed, so_far: GeneratorState
 ) -> Classified:
     named = plan.named_windows(events) if plan.reprocessing else None
-    events = conform(plan, events, context)
+    received = receive(plan, events, context)
+    if named is not None and received.flags is not None:
+        named = named.filter(pa.array(received.flags))
+    classified = _classified_rows(plan, received.rows, named, context, partitions, timed, so_far)
+    return _with_refusals(plan, classified, received, context)
+
+
+def _classified_rows(
+    plan: Plan,
+    events: pa.Table,
+    named: pa.ChunkedArray | None,
+    context: Context,
+    partitions: int,
+    timed: Timed,
+    so_far: GeneratorState,
+) -> Classified:
     if plan.keeps_received:
         events = events.append_column(RECEIVED, events[plan.input.event_time].cast(pa.int64()))
     first = _source_first(plan, events, context, so_far)
@@ -168,6 +184,7 @@ def _classified(
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
+        whole = _as_seen(plan, whole)
         sent = PartitionedRows.of(plan.arrive(whole, times, context), plan.input.key_names, partitions)
         nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
@@ -176,6 +193,7 @@ def _classified(
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, None, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
+    accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
@@ -272,19 +290,98 @@ def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: C
     return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
+def receive(plan: Plan, events: pa.Table, context: Context) -> StagedRows:
+    """Rows of the input after its stages, in the columns of the plan's input and with its types; of the late ledger,
+    or of a replay, too. Raises `UsageError` if columns are missing or do not fit.
+    """
+    spec = plan.input
+    if spec.stages is None:
+        return StagedRows(_added_and_typed(plan, _read(events, spec.read_names), events, context))
+    if plan.reprocessing:
+        result = _again(plan, spec.stages, events)
+    else:
+        result = spec.stages.run(with_types(_read(events, spec.read_names), spec.read_schema))
+    events = events if result.flags is None else events.filter(pa.array(result.flags))
+    rows = _added_and_typed(plan, with_fields(result.rows, spec.schema.names), events, context)
+    for _, name in spec.stages.ledger_names:
+        rows = rows.append_column(name, result.rows[name])
+    return replace(result, rows=rows)
+
+
 def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
     """The columns of the plan's input, with its types. Raises `UsageError` if that fails."""
-    events = with_fields(events, plan.input.read_names)
-    missing = [name for name in plan.input.read_names if name not in events.column_names]
-    if missing:
+    return receive(plan, events, context).rows
+
+
+def _read(events: pa.Table, names: Sequence[str]) -> pa.Table:
+    events = with_fields(events, names)
+    if missing := [name for name in names if name not in events.column_names]:
         raise missing_columns("a batch lacks columns of the input", missing, events.column_names)
-    chosen = events.select(plan.input.read_names)
+    return events.select(list(names))
+
+
+def _added_and_typed(plan: Plan, rows: pa.Table, events: pa.Table, context: Context) -> pa.Table:
+    """``rows``, which ``events`` are as they arrived, with the columns that are added, and in the plan's types."""
     for name in plan.input.added:
         # Rows of the ledger have the time that was added when they came first.
         has_times = plan.reprocessing and name in events.column_names
-        times = events[name] if has_times else _added(name, chosen, context.now_us)
-        chosen = chosen.append_column(name, times.cast(plan.input.schema.field(name).type))
-    return with_types(chosen, plan.input.schema)
+        times = events[name] if has_times else _added(name, rows, context.now_us)
+        rows = rows.append_column(name, times.cast(plan.input.schema.field(name).type))
+    return with_types(rows.select(plan.input.schema.names), plan.input.schema)
+
+
+def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
+    """Rows of the ledger: through the stages as these are now, where it has the rows as they arrived."""
+    have_arrivals = stages.have_arrivals(events)
+    if have_arrivals.all():
+        arrivals = _read(stages.arrivals(events), plan.input.read_names)
+        return stages.run(with_types(arrivals, stages.read_schema))
+    names = [name for name in plan.input.schema.names if name not in plan.input.added]
+    seen_rows = _read(events.filter(pa.array(~have_arrivals)), names)
+    for missing in stages.ledger_fields:
+        seen_rows = seen_rows.append_column(missing, pa.nulls(seen_rows.num_rows, missing.type))
+    if not have_arrivals.any():
+        return StagedRows(seen_rows)
+    result = _again(plan, stages, events.filter(pa.array(have_arrivals)))
+    staged_rows = with_fields(result.rows, names).select(seen_rows.column_names)
+    row_numbers = np.flatnonzero(have_arrivals)
+    row_numbers = row_numbers if result.flags is None else row_numbers[result.flags]
+    row_numbers = np.concatenate([row_numbers, np.flatnonzero(~have_arrivals)])
+    rows = pa.concat_tables([staged_rows, seen_rows.cast(staged_rows.schema)])
+    flags = np.zeros(events.num_rows, bool)
+    flags[row_numbers] = True
+    return StagedRows(rows.take(pa.array(np.argsort(row_numbers))), flags, result.refusals)
+
+
+def _as_seen(plan: Plan, rows: pa.Table) -> pa.Table:
+    """Rows without what only the late ledger has of them."""
+    return rows if plan.input.stages is None else plan.input.stages.without_arrivals(rows)
+
+
+def _with_refusals(plan: Plan, classified: Classified, received: StagedRows, context: Context) -> Classified:
+    """With ledger rows of what stages refused: these are events, and like every rejected row claim no watermark, but
+    their source is not idle.
+    """
+    refusals = received.refusals
+    if not refusals:
+        return classified
+    ledger_rows = [plan.ledger(part.rows, part.reason, watermark_of(context.before)) for part in refusals]
+    if classified.rejected is not None:
+        ledger_rows.append(classified.rejected)
+    counter = "fed" if plan.reprocessing else "events"
+    counts = [{counter: part.rows.num_rows, part.reason: part.rows.num_rows} for part in refusals]
+    claims, watermarks = classified.claims, plan.input.watermarks
+    if not plan.reprocessing:
+        # A source that only the decoded value would have named is not known.
+        parts = [part.rows for part in refusals if watermarks.by in (None, *part.rows.column_names)]
+        of_sources = [Claims(rejected=rows_of_sources(watermarks, rows)) for rows in parts]
+        claims = joined_claims([*of_sources, claims])
+    return replace(
+        classified,
+        rejected=pa.concat_tables(ledger_rows),
+        counters=total([classified.counters, *counts]),
+        claims=claims,
+    )
 
 
 def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:

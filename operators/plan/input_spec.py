@@ -16,6 +16,7 @@ from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
+from tidestate.operators.plan.stages import Stages
 from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
@@ -176,6 +177,8 @@ class InputSpec:
     """How far ahead of all rows before it a row counts as one of the future."""
     upstream_delay_us: int = 0
     """The longest watermark delay of the operators that it reads."""
+    stages: Stages | None = None
+    """What happens to rows before they have the columns of ``schema``; None: nothing."""
 
     @cached_property
     def key_names(self) -> list[str]:
@@ -190,7 +193,14 @@ class InputSpec:
     @property
     def read_names(self) -> list[str]:
         """The columns that are read from the input."""
-        return [name for name in self.schema.names if name not in self.added]
+        return self.read_schema.names
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        """The columns that are read from the input, with their types: before all stages."""
+        if self.stages is not None:
+            return self.stages.read_schema
+        return pa.schema([field for field in self.schema if field.name not in self.added])
 
     @property
     def delay_us(self) -> int:

@@ -228,8 +228,9 @@ class Plan(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of the configuration and the types of the input."""
-        types = {field.name: type_text(field.type) for field in self.input.schema}
-        return checksum(msgspec.json.encode([self.configuration, types], order="sorted"))
+        types = _types_of(self.input.schema)
+        staged = [] if self.input.stages is None else [_types_of(self.input.read_schema)]
+        return checksum(msgspec.json.encode([self.configuration, types, *staged], order="sorted"))
 
     @property
     @abstractmethod
@@ -373,8 +374,9 @@ class Plan(ABC):
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """The columns of the late ledger: those of the input, then `ledger_facts`."""
-        return pa.schema([*self.input.schema, *self.ledger_facts])
+        """The columns of the late ledger: those of the input, those that its stages read, then `ledger_facts`."""
+        arrivals = [] if self.input.stages is None else self.input.stages.ledger_fields
+        return pa.schema([*self.input.schema, *arrivals, *self.ledger_facts])
 
     def ledger(self, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
         """Rows of the late ledger for ``rejected`` events: each with its reason and the watermark; without a window
@@ -614,6 +616,10 @@ class ReplayedPlan(Plan):
 
     def wakes(self, context: Context) -> bool:
         return super().wakes(context) or self.resumes
+
+
+def _types_of(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: type_text(field.type) for field in schema}
 
 
 def no_bound(plan: Plan, column: str, why: str) -> UsageError:

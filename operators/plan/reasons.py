@@ -5,12 +5,14 @@ from __future__ import annotations
 KEY_TOO_LONG = "key_too_long"
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+UNDECODABLE = "undecodable"
+"""The reason of a row whose value is no object of the schema that it is decoded by."""
 NO_WINDOW = "no_window"
 """The reason of a row that is late and was never in a window."""
 BEYOND_RETENTION = "out_of_retention"
 """The reason of a row that is older than the retention."""
-PUT_BACK_REASONS = (VERY_LATE,)
-"""The reasons of rows that the job can take in again: their windows may be there still."""
+PUT_BACK_REASONS = (VERY_LATE, UNDECODABLE)
+"""The reasons of rows that the job can take in again: their windows may be there still, or the schema has changed."""
 WHY_NEVER = {
     NULL_KEY: "a null key has no group",
     NULL_TIME: "without an event time it is in no window",
@@ -36,4 +38,5 @@ LEDGER_REASONS = (
     OUT_OF_RANGE,
     BAD_OFFSET,
     BAD_WINDOW,
+    UNDECODABLE,
 )

@@ -88,6 +88,8 @@ def sql_plan(graph: Graph, columns: StructType) -> SqlPlan | str:
         return "several streams, or several operators, are read"
     number, node, _, _ = readers[0]
     plan, slicing = node.plan, node.plan.slicing
+    if plan.input.stages is not None:
+        return "its rows are decoded in the tasks"
     if isinstance(slicing, str):
         return slicing
     types = {field.name: field.dataType.simpleString() for field in columns.fields}

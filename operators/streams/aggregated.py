@@ -39,6 +39,7 @@ def aggregated(
         None if windows is None else _of_lifetime(windows, [view]),
         _checked_results(results),
         name="windows",
+        stages=view.stages,
     )
     return with_watermark(_tolerant(made, [view]), view)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tidestate.operators.describe.runnable import checked_name
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.progress.cti_settings import Generation, LatePolicy
 from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import (
@@ -18,7 +19,14 @@ from tidestate.operators.streams.nodes import (
 )
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.operators.streams.sided import united
-from tidestate.operators.streams.stream import MergedStreams, Merging, OperatorStream, Stream, watermark_over
+from tidestate.operators.streams.stream import (
+    MergedStreams,
+    Merging,
+    OperatorStream,
+    Stream,
+    prepared,
+    watermark_over,
+)
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
@@ -40,6 +48,7 @@ def stream(
     processing_time: bool = False,
     future_tolerance: Span | None = None,
     lifetime: Lifetime | None = None,
+    decode: Decode | None = None,
     cti_settings: CtiSettings | Callable[[Any, str], CtiSettings] | None = None,
     configuration: Any = None,
 ) -> Stream:
@@ -52,7 +61,8 @@ def stream(
     ``window_start`` and ``window_end``.
 
     An event more than ``future_tolerance`` (60 seconds) ahead of the watermark and its delay is counted as future.
-    ``lifetime`` has the columns of the ends and shapes of events. ``cti_settings`` are those of the source, which
+    ``lifetime`` has the columns of the ends and shapes of events. ``decode`` says that the rows have their columns in
+    the values of one, as Kafka gives them: ``json("value", schema)``. ``cti_settings`` are those of the source, which
     alone make CTIs its watermark; a function of them gets ``configuration`` and the shape of events. Raises
     `UsageError` for settings that do not go together.
     """
@@ -80,6 +90,7 @@ def stream(
         origin=origin,
         processing_time=processing_time,
         lifetime=lives,
+        stages=() if decode is None else (decode,),
         at_source=_of_author(cti_settings, configuration, lives.shape),
     )
     return Stream(view)
@@ -135,7 +146,7 @@ def union_streams(
     Rows pass at once, or with ``in_order`` when the watermark passes their time, in the order of times: the default
     where the watermark of a side is one of CTIs, as a query releases its result only up to these.
     """
-    sides = _sides(streams, named)
+    sides = {side: prepared(stream) for side, stream in _sides(streams, named).items()}
     views = {side: stream.view for side, stream in sides.items()}
     made = united(views, watermark_over(watermark), in_order, "union" if name is None else checked_name(name))
     return OperatorStream.of(made, tuple(sides.values()))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.stages import StoredStage
 from tidestate.operators.progress.cti_settings import AdvanceTime
 from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import Claimant
@@ -87,6 +88,8 @@ class StreamInput:
 
     name: str | None
     future_tolerance: Span | None = None
+    prepared: list[tuple[StreamView, OperatorNode]] = field(default_factory=list, repr=False)
+    """The operators that run the stages of its views, where readers cannot: joins, merges and unions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class StreamView:
     lifetime: Lifetime = POINTS
     watermark: WatermarkSettings | None = None
     at_source: CtiSettings | None = None
+    stages: tuple[StoredStage, ...] = ()
 
     @property
     def is_input(self) -> bool:

@@ -43,6 +43,7 @@ _RUNNABLE: WordsOf = {
     "watermark": ("watermark", "cti_settings", "lifetime"),
     "operator": ("by_hand",),
     "output_origin": ("origins",),
+    "stages": ("decode",),
 }
 _ORDER: WordsOf = {"offset": ("offset",), "origin": ("origin",)}
 _ORDERS: WordsOf = {"offsets": ("offset",), "origins": ("origin",)}
@@ -157,6 +158,7 @@ def settings_of(description: Runnable) -> dict[str, str]:
         **_values(description),
         **_watermark(description),
         "origins": _origins(description.output_origin),
+        "decode": list(description.stages),
     }
     if description.watermarks is not None and values.get("watermark_delay") == _NONE:
         del values["watermark_delay"]  # the watermark has its own, or none

@@ -79,7 +79,16 @@ def without_repetitions(
     if (allowed_us or 0) < 0:
         raise UsageError("lateness must not be negative", code="lateness", allowed=allowed_lateness)
     waits = waits_for_ctis(view) if in_order is None else in_order
-    made = Deduplicate(time_of("input", view), columns, within_us, span_us(view.delay), waits, allowed_us, name=name)
+    made = Deduplicate(
+        time_of("input", view),
+        columns,
+        within_us,
+        span_us(view.delay),
+        waits,
+        allowed_us,
+        name=name,
+        stages=view.stages,
+    )
     return with_watermark(made, view)
 
 
@@ -123,6 +132,7 @@ def shifted(
         duration_column,
         waits_for_ctis(view) if in_order is None else in_order,
         name=name,
+        stages=view.stages,
     )
     return with_watermark(description, view)
 

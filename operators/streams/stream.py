@@ -24,6 +24,7 @@ from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
+from tidestate.operators.streams.decoding import in_front
 from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.joined import joined
@@ -179,8 +180,9 @@ class Stream(MadeByVerb):
         ``identity`` the offset of a stream is what its messages are known by. All choices:
         docs/how-to/join-streams.md. Raises `UsageError` for a combination that makes no sense.
         """
+        pair = _pair(self, other)
         made = joined(
-            _pair(self, other),
+            _views(pair),
             on,
             within,
             window,
@@ -195,7 +197,7 @@ class Stream(MadeByVerb):
             identity,
             _name(name, "joined"),
         )
-        return JoinedStream.of(made, (self, other))
+        return JoinedStream.of(made, tuple(pair.values()))
 
     @recorded
     @checked
@@ -225,8 +227,9 @@ class Stream(MadeByVerb):
         whose offsets are less than that apart; there ``allowed_lateness`` is a number of offsets, and rows before the
         ``start`` of their `side` are in no session.
         """
+        pair = _pair(self, other)
         made = joined_by_session(
-            _pair(self, other),
+            _views(pair),
             on,
             gap,
             gap_column,
@@ -239,7 +242,7 @@ class Stream(MadeByVerb):
             identity,
             _name(name, "session_joined"),
         )
-        return JoinedStream.of(made, (self, other))
+        return JoinedStream.of(made, tuple(pair.values()))
 
     @recorded
     @checked
@@ -253,8 +256,9 @@ class Stream(MadeByVerb):
         edge end with the same key and event time, or forever without one. Ends are exclusive. A pair is emitted once
         the CTIs of both sides have passed the instant from which both live, its ``time``, and is never retracted.
         """
-        made = joined_by_lifetime(_pair(self, other), on, _name(name, "overlapped"))
-        return OperatorStream.of(made, (self, other))
+        pair = _pair(self, other)
+        made = joined_by_lifetime(_views(pair), on, _name(name, "overlapped"))
+        return OperatorStream.of(made, tuple(pair.values()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -391,10 +395,12 @@ class GroupedStream(MadeByVerb):
         if self.merging is None:
             made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
         else:
-            sides = {side: stream.view for side, stream in zip(self.merging.sides, self.streams, strict=True)}
+            streams = tuple(map(prepared, self.streams))
+            sides = {side: stream.view for side, stream in zip(self.merging.sides, streams, strict=True)}
             made = merged_aggregation(
                 sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark
             )
+            return Aggregation.of(made, streams)
         return Aggregation.of(made, self.streams)
 
     if not TYPE_CHECKING:  # which would take every name for one that there is
@@ -491,8 +497,20 @@ def _name(name: str | None, usual: str) -> str:
     return usual if name is None else checked_name(name)
 
 
-def _pair(left: Stream, right: Stream) -> dict[str, StreamView]:
-    return {LEFT: left.view, RIGHT: right.view}
+def prepared(stream: Stream) -> Stream:
+    """The stream for an operator that takes several as one: where it is decoded, the output of an operator that does
+    so, ``<stream>_prepared``.
+    """
+    node = in_front(stream.view)
+    return stream if node is None else OperatorStream(_output(node, stream.view), node)
+
+
+def _pair(left: Stream, right: Stream) -> dict[str, Stream]:
+    return {LEFT: prepared(left), RIGHT: prepared(right)}
+
+
+def _views(streams: Mapping[str, Stream]) -> dict[str, StreamView]:
+    return {side: stream.view for side, stream in streams.items()}
 
 
 def _of_sides(

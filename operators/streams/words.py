@@ -15,6 +15,7 @@ from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
     Counted,
@@ -181,6 +182,11 @@ def _lifetime(lives: Lifetime) -> str:
     return call_text("lifetime", end=lives.end, shape=shape, shape_column=lives.shape_column)
 
 
+def _decode(stage: Decode) -> str:
+    schema = {field.name: field.type for field in stage.schema}
+    return call_text(stage.format, (stage.column, schema), epoch=stage.epoch)
+
+
 def _fields(function: str, value: Any) -> str:
     """A dataclass, by the function that makes it."""
     return call_text(function, **{name: getattr(value, name) for name in value.__dataclass_fields__})
@@ -207,4 +213,5 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (RetentionSettings, lambda value: _fields("Retention", value)),
     (Update, lambda update: call_text("period", (text_of(update.period_us),), offset=_span(update.offset_us))),
     (pa.DataType, type_text),
+    (Decode, _decode),
 )

@@ -393,6 +393,7 @@ CAPABILITIES: dict[str, str] = {
     "rolling-windows/1": "windows of the last span before each event, whose events are stored by their times",
     "sessions-by-messages/1": "sessions are of the numbers of messages, which the manifest counts",
     "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
+    "stages/1": "rows of a stream are decoded before an operator sees them, and its types are those that arrive",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

@@ -8,6 +8,7 @@ page names.
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +106,27 @@ def late(runner: type[Runner], tmp: Path) -> None:
     running.reprocess()
     running.close()
     assert (4.0, "a", 3, 6004) in columns(panes(tmp), "window_start", "k", "n", "total")
+
+
+def decoded(runner: type[Runner], tmp: Path) -> None:
+    """The windows of texts are those of rows, and what is no object is in the ledger."""
+    source = ts.stream(
+        event_time="t", offset="at", origin="part", decode=ts.json("value", {"k": "string", "t": TIME, "v": "int64"})
+    )
+    results = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+    described = results.allowed_lateness("1 hour")
+    batches = []
+    for batch in BATCHES:
+        rows = [{"k": row["k"], "t": row["t"].isoformat(), "v": row["v"]} for row in batch.to_pylist()]
+        batches.append(
+            batch.select(["part", "at"]).append_column("value", pa.array(map(json.dumps, rows)).cast(pa.binary()))
+        )
+    bad = batches[0].slice(0, 1).set_column(1, "at", pa.array([1000])).set_column(2, "value", pa.array([b"{"]))
+    found = runner(described, batches[0].schema, tmp / "texts").run([batches[0], bad, *batches[1:]])
+    assert found == runner(job(ts.tumbling("4 seconds")).allowed_lateness("1 hour"), SCHEMA, tmp / "rows").run(
+        BATCHES
+    )
+    assert [row[:2] for row in evidence.ledger(tmp / "texts", ["value"])] == [(b"{", "undecodable")]
 
 
 def joins(runner: type[Runner], tmp: Path) -> None:
@@ -289,6 +311,7 @@ TABLE: dict[str, Row] = {
         back_pressure,
         "test_sinks.py::test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so",
     ),
+    "values decoded": Row(decoded, "test_decode.py::test_whoever_reads_the_rows"),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(
         quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"
@@ -370,7 +393,7 @@ def test_every_verb_of_the_command_is_tried() -> None:
     lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
     observed = {line.split("`")[1] for line in lines if line.startswith("| [`")}
     assert observed == set(VERBS) | MAKE_ROOTS | ASK_RUNS | TRY_STORAGE
-    assert notes() == set("1234567")
+    assert notes() == set("12345678")
 
 
 def test_windows_that_rows_name_by_hand_are_refused(tmp_path: Path) -> None:

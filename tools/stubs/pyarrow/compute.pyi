@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Array, ChunkedArray, Indices, Scalar, StructArray, StructScalar
+from ._arrays import Array, BooleanArray, ChunkedArray, Indices, Scalar, StructArray, StructScalar
 from ._tables import RecordBatch, Table
 
 # A column stays what it is: chunked if any argument is, else an array if any is, else a scalar.
@@ -48,6 +48,7 @@ list_value_length: _Unary
 negate: _Unary
 run_end_decode: _Unary
 sqrt: _Unary
+utf8_upper: _Unary
 add: _Binary
 and_: _Binary
 and_kleene: _Binary
@@ -69,6 +70,7 @@ max: _Fold
 min: _Fold
 sum: _Fold
 
+def binary_join(strings: Array, separator: Scalar | str | bytes, /) -> Array: ...
 @overload
 def binary_join_element_wise(
     *strings: Array | _One, null_handling: str = "emit_null", null_replacement: str = ""
@@ -77,6 +79,7 @@ def binary_join_element_wise(
 def binary_join_element_wise(
     *strings: ChunkedArray | Array | _One, null_handling: str = "emit_null", null_replacement: str = ""
 ) -> ChunkedArray: ...
+def extract_regex(strings: Array, /, pattern: str | bytes) -> StructArray: ...
 @overload
 def fill_null(values: Array, fill_value: Array | ChunkedArray | _One) -> Array: ...
 @overload
@@ -132,6 +135,8 @@ def rank(
     null_placement: str | None = None,
     tiebreaker: str = "first",
 ) -> Array: ...
+def match_substring_regex(strings: Array, /, pattern: str | bytes, *, ignore_case: bool = False) -> BooleanArray: ...
+def replace_substring_regex(strings: Array, /, pattern: str | bytes, replacement: str | bytes) -> Array: ...
 @overload
 def replace_substring(strings: Array, /, pattern: str | bytes, replacement: str | bytes) -> Array: ...
 @overload

@@ -1,0 +1,184 @@
+"""JSON objects in the values of a column, as columns: by Arrow, a block at a time, and exact for each value. Pure.
+
+Arrow's reader takes a text in which one object follows another. Three things must hold for that to be the same as
+reading each value by itself, and are seen to before it is called:
+
+- **One value is one object.** A value that begins with ``{`` and in which, outside of strings, a ``}`` is followed by
+  nothing but ``,``, ``}``, ``]`` and white space has at most one; what lies between two values, ``}`` and ``{``, is
+  no JSON inside of an object, so none reaches into the next value. (Without this ``{}{}`` would shift all rows after
+  it, and Arrow 26 crashes over a ``null`` that stands for a row.)
+- **A value is UTF-8**, which Arrow does not look at in values that are left out.
+- **A block that fails says which rows do.** Arrow names the row of a syntax error; that row is tried by itself, so a
+  reader that counts otherwise costs time and no row. All else is found by halves.
+
+Times are read as text and parsed here: Arrow's reader has no more digits than the type.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tidestate.operators.describe.stages import TimeUnit
+from tidestate.operators.stages.bad_rows import failing_rows
+from tidestate.operators.stages.json_types import converted, wire_type
+from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.errors import of_type
+
+PARSED_ROWS = 1 << 14
+PARSED_BYTES = 8 << 20
+"""What is parsed in one call at most, unless a single value is larger."""
+ROWS_SEARCHED = 1 << 10
+"""Blocks in which bad rows are looked for."""
+_BEGINS = rb"\A[ \t\r\n]*\{"
+_GOES_ON = rb"\}[ \t\r\n]*[^,}\] \t\r\n]"
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_ROW = re.compile(r"in row (\d+)")
+_FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+
+
+@dataclass(frozen=True)
+class DecodedValues:
+    """Columns of the values that are objects; ``flags``: which values these are, None for all of them."""
+
+    rows: pa.Table
+    flags: Flags | None
+
+
+@dataclass(frozen=True)
+class JsonReader:
+    """Reads JSON objects into columns of ``schema``. A null value is an object without fields; so is, of each object,
+    a field that it lacks null, and fields that are not in the schema are ignored. ``epoch``: see `converted`.
+    """
+
+    schema: pa.Schema
+    epoch: TimeUnit | None = None
+
+    @property
+    def wire(self) -> pa.Schema:
+        """What is asked of Arrow's reader."""
+        return pa.schema([field.with_type(wire_type(field.type, self.epoch)) for field in self.schema])
+
+    def read(self, values: pa.ChunkedArray) -> DecodedValues:
+        """Parse values, texts or bytes. Rows that are no such objects are left out; nothing raises for a value."""
+        texts = pc.fill_null(values.cast(pa.large_binary()), b"{}").combine_chunks()
+        tables, masks = [self.schema.empty_table()], [np.zeros(0, bool)]
+        edges = _block_edges(texts)
+        for start, end in pairwise(edges):
+            table, bad = self._block(texts[start:end])
+            tables.append(table)
+            masks.append(bad)
+        bad = np.concatenate(masks)
+        return DecodedValues(pa.concat_tables(tables), ~bad if bad.any() else None)
+
+    def _block(self, texts: pa.Array) -> tuple[pa.Table, Flags]:
+        """The rows of a block that are objects, and which are not."""
+        bad = _not_one_object(texts)
+        rows = self._parsed(texts, bad)
+        columns, misfits = list[pa.ChunkedArray](), np.zeros(rows.num_rows, bool)
+        for field in self.schema:
+            column, flags = converted(rows[field.name], field.type, self.epoch)
+            columns.append(column)
+            misfits |= flags
+        table = pa.table(columns, schema=self.schema)
+        if not misfits.any():
+            return table, bad
+        bad[np.flatnonzero(~bad)[misfits]] = True
+        return table.filter(pa.array(~misfits)), bad
+
+    def _parsed(self, texts: pa.Array, bad: Flags) -> pa.Table:
+        """The rows that are not ``bad``, as Arrow reads them; ``bad`` gets those that it does not read."""
+        good = texts.filter(pa.array(~bad)) if bad.any() else texts
+        try:
+            return self._read(good)
+        except _FAILED:
+            pass
+        parts = [self._failing(good[start : start + ROWS_SEARCHED]) for start in range(0, len(good), ROWS_SEARCHED)]
+        misfits = np.concatenate(parts)
+        bad[np.flatnonzero(~bad)[misfits]] = True
+        return self._read(good.filter(pa.array(~misfits)))
+
+    def _failing(self, texts: pa.Array) -> Flags:
+        """Which rows Arrow does not read. It names the row of a syntax error or of a value of another kind, but not
+        that of a number that does not fit.
+        """
+        bad, start = np.zeros(len(texts), bool), 0
+        while start < len(texts) and (error := self._error(texts[start:])) is not None:
+            match = _ROW.search(error)
+            row = start + int(match[1]) if match else len(texts)
+            if row >= len(texts) or self._error(texts[row : row + 1]) is None:
+                break
+            bad[row], start = True, row + 1
+        rows = np.flatnonzero(~bad)
+        others = texts.take(pa.array(rows))
+        bad[rows[failing_rows(len(rows), lambda low, high: self._error(others[low:high]) is not None)]] = True
+        return bad
+
+    def _error(self, texts: pa.Array) -> str | None:
+        try:
+            self._read(texts)
+        except _FAILED as error:
+            return str(error)
+        return None
+
+    def _read(self, texts: pa.Array) -> pa.Table:
+        """Rows of texts that are one object each. Raises what Arrow raises if one of them is none."""
+        if not len(texts):
+            return self.wire.empty_table()
+        block = pa.LargeListArray.from_arrays(pa.array([0, len(texts)], pa.int64()), texts)
+        joined = pc.binary_join(block, pa.scalar(b"\n", pa.large_binary()))
+        text = of_type(of_type(joined[0], pa.BinaryScalar).as_buffer(), pa.Buffer)
+        rows = pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+            parse_options=pj.ParseOptions(explicit_schema=self.wire, unexpected_field_behavior="ignore"),
+        )
+        if rows.num_rows != len(texts):
+            raise pa.ArrowInvalid("values are not one object each")
+        return rows
+
+
+def _block_edges(texts: pa.Array) -> list[int]:
+    """Where blocks begin and end: of few enough rows and bytes."""
+    if not len(texts):
+        return [0]
+    ends: Numbers = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False), dtype=np.int64)
+    edges = [0]
+    while edges[-1] < len(texts):
+        start = edges[-1]
+        before = int(ends[start - 1]) if start else 0
+        by_size = int(np.searchsorted(ends, before + PARSED_BYTES, side="right"))
+        edges.append(min(len(texts), max(start + 1, min(by_size, start + PARSED_ROWS))))
+    return edges
+
+
+def _not_one_object(texts: pa.Array) -> Flags:
+    """Values that are no text, begin with something else than an object, or go on behind it. Shape ``(rows,)``."""
+    bad: Flags = ~_matches(texts, _BEGINS)
+    doubtful = np.flatnonzero(_matches(texts, _GOES_ON))
+    if len(doubtful):  # most often a brace inside of a string
+        bare = pc.replace_substring_regex(texts.take(pa.array(doubtful)), pattern=_STRING, replacement=b'""')
+        bad[doubtful[_matches(bare, _GOES_ON)]] = True
+    return bad | _not_utf8(texts)
+
+
+def _matches(texts: pa.Array, pattern: bytes) -> Flags:
+    flags: Flags = pc.match_substring_regex(texts, pattern=pattern).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _not_utf8(texts: pa.Array) -> Flags:
+    def fails(start: int, end: int) -> bool:
+        try:
+            texts[start:end].cast(pa.large_string())
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    return failing_rows(len(texts), fails)
