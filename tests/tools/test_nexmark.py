@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tools.bench.nexmark import EVENTS_IN_TURN, FIRST_ID, QUERIES, STREAMS, SUMS, Auctions
+from tools.bench.nexmark import EVENTS_IN_TURN, FIRST_ID, NEXMARK, NEXMARK_STREAMS, SUMS, Auctions
 
 SECOND_US = 1_000_000
 # A fifth of a second of event time is a turn, so that there are gaps between bids of one person.
@@ -22,9 +22,9 @@ AUCTIONS = Auctions(turns=100, batches=3, rate=250)
 def batches(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, pa.Table]]:
     """The rows of each batch by stream, the closing one too."""
     folder = tmp_path_factory.mktemp("nexmark")
-    AUCTIONS.write_streams(folder, STREAMS)
+    AUCTIONS.write_streams(folder, NEXMARK_STREAMS)
     return [
-        {name: pa.concat_tables([_read(folder, name, number, part) for part in range(2)]) for name in STREAMS}
+        {name: pa.concat_tables([_read(folder, name, number, part) for part in range(2)]) for name in NEXMARK_STREAMS}
         for number in range(AUCTIONS.batches + 1)
     ]
 
@@ -52,7 +52,7 @@ def test_a_turn_has_one_person_three_auctions_and_bids(batches: list[dict[str, p
     assert all(begun[row["auction"]] <= row["at"] for row in bids if row["auction"] in begun)
     (_, hot), *_ = Counter(row["auction"] for row in bids).most_common(1)
     assert hot > len(bids) / turns  # each hot auction has half of the bids of some 33 turns
-    for name in STREAMS:
+    for name in NEXMARK_STREAMS:
         times = [row["at"] for row in rows_of(batches, name)]
         assert times == sorted(times)
 
@@ -108,7 +108,7 @@ EXPECTED = {
 def test_a_query_has_the_panes_of_plain_python(
     query: str, batches: list[dict[str, pa.Table]], tmp_path: Path
 ) -> None:
-    workload = QUERIES[f"nexmark {query}"]
+    workload = NEXMARK[f"nexmark {query}"]
     names = list(workload.schemas)
     inputs = [{name: batch[name] for name in names} if len(names) > 1 else batch[names[0]] for batch in batches]
     job = workload.ours.standalone(checkpoint=tmp_path / "root")
@@ -119,7 +119,7 @@ def test_a_query_has_the_panes_of_plain_python(
 
 def test_bids_by_the_clock_are_all_counted(batches: list[dict[str, pa.Table]], tmp_path: Path) -> None:
     panes = (
-        QUERIES["nexmark q12"]
+        NEXMARK["nexmark q12"]
         .ours.standalone(checkpoint=tmp_path / "root")
         .run([batch["bids"] for batch in batches], drain=True)
     )

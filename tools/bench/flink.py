@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 import pyspark
 
 from tools.bench.workloads import Check
+from tools.spark_matrix import ENVIRONMENTS, UV
 
 FLINK = "2.3.0"
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / ".venvs" / f"flink-{FLINK}"
-PYTHON = FOLDER / "bin" / "python"
+
+FLINK_FOLDER = ENVIRONMENTS / f"flink-{FLINK}"
+FLINK_PYTHON = FLINK_FOLDER / "bin" / "python"
 _MAVEN = "https://repo1.maven.org/maven2/org/apache/flink"
-_PARQUET = FOLDER / f"flink-sql-parquet-{FLINK}.jar"
+_PARQUET = FLINK_FOLDER / f"flink-sql-parquet-{FLINK}.jar"
 _JOB = Path(__file__).with_name("flink_job.py")
 
 
@@ -38,11 +39,10 @@ def install() -> None:
     """Make the environment, if it is not there: some 700 MB from PyPI, and one jar."""
     if is_installed():
         return
-    uv = str(ROOT / ".venv" / "bin" / "uv")
     version = "{}.{}".format(*sys.version_info)
-    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", version, str(FOLDER)], check=True)
+    subprocess.run([UV, "venv", "--quiet", "--clear", "--python", version, str(FLINK_FOLDER)], check=True)
     wanted = [f"apache-flink=={FLINK}", "setuptools<80"]
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(PYTHON), *wanted], check=True)
+    subprocess.run([UV, "pip", "install", "--quiet", "--python", str(FLINK_PYTHON), *wanted], check=True)
     partial = _PARQUET.with_suffix(".part")
     with (
         urllib.request.urlopen(f"{_MAVEN}/flink-sql-parquet/{FLINK}/{_PARQUET.name}") as jar,
@@ -57,7 +57,7 @@ def measure(folder: Path, query: str, names: Iterable[str], columns: tuple[str, 
     for name in names:
         _write_parts(folder, name)
     jars = [_PARQUET, *(Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")]
-    command = [str(PYTHON), str(_JOB), str(folder), query, ";".join(f"file://{path}" for path in jars)]
+    command = [str(FLINK_PYTHON), str(_JOB), str(folder), query, ";".join(f"file://{path}" for path in jars)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"flink: {done.stderr.strip()[-3000:]}")

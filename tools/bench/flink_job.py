@@ -14,13 +14,13 @@ from pathlib import Path
 from pyflink.common import Configuration
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
-PARTS = 2
-COLUMNS = {
+SLOTS = 2
+TABLE_COLUMNS = {
     "bids": "auction BIGINT, bidder BIGINT, price BIGINT",
     "auctions": "auction BIGINT, person BIGINT",
     "persons": "person BIGINT",
 }
-WINDOW = "window_start, window_end"
+OF_A_WINDOW = "window_start, window_end"
 
 
 def windows(function: str, table: str, spans: str) -> str:
@@ -35,14 +35,15 @@ SELLERS = (
 )
 EVERY_TWO = f"INTERVAL '2' SECONDS, {TEN_SECONDS}"
 COUNTED = (
-    f"SELECT auction, COUNT(*) AS bids, {WINDOW} FROM {windows('HOP', 'bids', EVERY_TWO)} GROUP BY auction, {WINDOW}"
+    f"SELECT auction, COUNT(*) AS bids, {OF_A_WINDOW} FROM {windows('HOP', 'bids', EVERY_TWO)} "
+    f"GROUP BY auction, {OF_A_WINDOW}"
 )
-QUERIES = {
-    "q5": ("bids", "most BIGINT", f"SELECT MAX(bids) FROM ({COUNTED}) GROUP BY {WINDOW}"),
+STATEMENTS = {
+    "q5": ("bids", "most BIGINT", f"SELECT MAX(bids) FROM ({COUNTED}) GROUP BY {OF_A_WINDOW}"),
     "q7": (
         "bids",
         "highest BIGINT",
-        f"SELECT MAX(price) FROM {windows('TUMBLE', 'bids', TEN_SECONDS)} GROUP BY {WINDOW}",
+        f"SELECT MAX(price) FROM {windows('TUMBLE', 'bids', TEN_SECONDS)} GROUP BY {OF_A_WINDOW}",
     ),
     "q8": (
         "persons auctions",
@@ -54,7 +55,7 @@ QUERIES = {
         "bids",
         "bids BIGINT",
         "SELECT COUNT(*) FROM TABLE(SESSION(TABLE bids PARTITION BY bidder, DESCRIPTOR(ts), "
-        f"{TEN_SECONDS})) GROUP BY bidder, {WINDOW}",
+        f"{TEN_SECONDS})) GROUP BY bidder, {OF_A_WINDOW}",
     ),
 }
 """Of each query the tables it reads, the columns of its result, and its text."""
@@ -65,7 +66,7 @@ def environment(folder: Path, jars: str) -> TableEnvironment:
     settings = Configuration()
     for name, value in {
         "pipeline.jars": jars,
-        "parallelism.default": str(PARTS),
+        "parallelism.default": str(SLOTS),
         "state.backend.type": "rocksdb",
         "execution.checkpointing.interval": "1s",
         "execution.checkpointing.incremental": "true",
@@ -82,17 +83,17 @@ def environment(folder: Path, jars: str) -> TableEnvironment:
 def run(folder: Path, query: str, jars: str, output: str) -> float:
     """Run a query into a folder of Parquet files; the seconds it took by Flink's clock, without the planning."""
     tables = environment(folder, jars)
-    names, result, text = QUERIES[query]
+    names, result, text = STATEMENTS[query]
     for name in names.split():
-        for part in range(PARTS):
+        for part in range(SLOTS):
             # A file each, which is read in the order of its rows: a folder of several would be read in any order, and
             # its rows be late.
             tables.execute_sql(
-                f"CREATE TABLE {name}{part} ({COLUMNS[name]}, `at` TIMESTAMP(6), ts AS CAST(`at` AS TIMESTAMP(3)), "
-                "WATERMARK FOR ts AS ts - INTERVAL '4' SECOND) "
+                f"CREATE TABLE {name}{part} ({TABLE_COLUMNS[name]}, `at` TIMESTAMP(6), "
+                "ts AS CAST(`at` AS TIMESTAMP(3)), WATERMARK FOR ts AS ts - INTERVAL '4' SECOND) "
                 f"WITH ('connector' = 'filesystem', 'path' = 'file://{folder}/{name}{part}', 'format' = 'parquet')"
             )
-        parts = " UNION ALL ".join(f"SELECT * FROM {name}{part}" for part in range(PARTS))
+        parts = " UNION ALL ".join(f"SELECT * FROM {name}{part}" for part in range(SLOTS))
         tables.execute_sql(f"CREATE VIEW {name} AS {parts}")
     tables.execute_sql(
         f"CREATE TABLE panes ({result}) "

@@ -31,18 +31,18 @@ HOT_EVERY = 100
 """One of so many persons and auctions is hot for a while: the newest such one."""
 OPEN_AUCTIONS, ACTIVE_PERSONS, PERSONS_AHEAD = 100, 1000, 10
 """Bids are for the newest auctions, by the newest persons, or by some who are yet to come."""
-TIME = pa.timestamp("us", "UTC")
-STREAMS = {
-    "bids": pa.schema([("auction", pa.int64()), ("bidder", pa.int64()), ("price", pa.int64()), ("at", TIME)]),
-    "auctions": pa.schema([("auction", pa.int64()), ("person", pa.int64()), ("at", TIME)]),
-    "persons": pa.schema([("person", pa.int64()), ("at", TIME)]),
+NEXMARK_TIME = pa.timestamp("us", "UTC")
+NEXMARK_STREAMS = {
+    "bids": pa.schema([("auction", pa.int64()), ("bidder", pa.int64()), ("price", pa.int64()), ("at", NEXMARK_TIME)]),
+    "auctions": pa.schema([("auction", pa.int64()), ("person", pa.int64()), ("at", NEXMARK_TIME)]),
+    "persons": pa.schema([("person", pa.int64()), ("at", NEXMARK_TIME)]),
 }
 """A seller is called ``person`` as in the other stream, which a join needs."""
 SPARK_SCHEMAS = {
-    name: ", ".join(f"{column.name} {'timestamp' if column.type == TIME else 'long'}" for column in schema)
-    for name, schema in STREAMS.items()
+    name: ", ".join(f"{column.name} {'timestamp' if column.type == NEXMARK_TIME else 'long'}" for column in schema)
+    for name, schema in NEXMARK_STREAMS.items()
 }
-DELAY = "4 seconds"
+BID_DELAY = "4 seconds"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Auctions:
                     os.utime(path, (stamp, stamp))
 
     def _part(self, name: str, number: int, part: int) -> pa.Table:
-        chance = np.random.default_rng([self.turns, sorted(STREAMS).index(name), number, part])
+        chance = np.random.default_rng([self.turns, sorted(NEXMARK_STREAMS).index(name), number, part])
         if number == self.batches:
             last = self._table(name, chance, np.array([number * self.turns]), np.zeros(1, np.int64), self.closing_us)
             # Nobody sells in it: engines differ in whether the window of the last row is over.
@@ -108,7 +108,7 @@ class Auctions:
                 FIRST_ID + bidders,
                 np.rint(10 ** (chance.random(len(turns)) * 6) * 100).astype(np.int64),
             ]
-        return pa.table([*columns, pa.array(times, TIME)], schema=STREAMS[name])
+        return pa.table([*columns, pa.array(times, NEXMARK_TIME)], schema=NEXMARK_STREAMS[name])
 
 
 def _hot(chance: np.random.Generator, turns: Numbers, ratio: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -124,12 +124,12 @@ def _persons(chance: np.random.Generator, turns: Numbers) -> Numbers:
 
 
 def _bids() -> ts.Stream:
-    return ts.stream("bids", event_time="at", watermark_delay=DELAY)
+    return ts.stream("bids", event_time="at", watermark_delay=BID_DELAY)
 
 
 def _marked(streams: Streams) -> DataFrame:
     """Spark's bids, with a watermark."""
-    return streams[0].withWatermark("at", DELAY)
+    return streams[0].withWatermark("at", BID_DELAY)
 
 
 def _hot_items() -> ts.OperatorStream:
@@ -174,13 +174,16 @@ def _spark_highest_bid(streams: Streams) -> DataFrame:
 
 def _new_sellers() -> ts.OperatorStream:
     """Query 8, persons who came and sold in the same ten seconds."""
-    persons, auctions = (ts.stream(name, event_time="at", watermark_delay=DELAY) for name in ("persons", "auctions"))
+    persons, auctions = (
+        ts.stream(name, event_time="at", watermark_delay=BID_DELAY) for name in ("persons", "auctions")
+    )
     return persons.join(auctions, on="person", window=ts.tumbling("10 seconds"), name="sellers")
 
 
 def _spark_new_sellers(streams: Streams) -> DataFrame:
     persons, auctions = (
-        stream.withWatermark("at", DELAY).withColumn("window", sf.window("at", "10 seconds")) for stream in streams
+        stream.withWatermark("at", BID_DELAY).withColumn("window", sf.window("at", "10 seconds"))
+        for stream in streams
     )
     pairs = persons.select("person", "window").join(
         auctions.select("auction", "person", "window"), ["person", "window"]
@@ -226,7 +229,7 @@ SUMS: dict[str, tuple[str, ...]] = {
     "q11": ("bids",),
 }
 """The columns of each query by which panes of two engines are compared."""
-QUERIES = {
+NEXMARK = {
     "nexmark q5": Workload(_hot_items(), _spark_hot_items, summed(*SUMS["q5"]), _of("bids")),
     "nexmark q7": Workload(_highest_bid(), _spark_highest_bid, summed(*SUMS["q7"]), _of("bids")),
     "nexmark q8": Workload(_new_sellers(), _spark_new_sellers, summed(*SUMS["q8"]), _of("persons", "auctions")),

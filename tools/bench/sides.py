@@ -26,14 +26,14 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Parquet
 from tools.bench.bids import FILES_PER_BATCH, JITTER_US, START_US
 from tools.bench.memory import largest_descendant_mb
-from tools.bench.nexmark import QUERIES
+from tools.bench.nexmark import NEXMARK
 from tools.bench.sources import Source, settings_of, stream_of
 from tools.bench.workloads import WORKLOADS, Check
 from tools.java import local_session
 
 Side = Literal["ours", "spark"]
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
-ALL_WORKLOADS = WORKLOADS | QUERIES
+ALL_WORKLOADS = WORKLOADS | NEXMARK
 HELD_BACK = "held-back"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
 STORE = Parquet(max_levels=6)
