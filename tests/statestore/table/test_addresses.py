@@ -20,6 +20,7 @@ from tidestate.statestore.table.addresses import addresses_of
 from tidestate.statestore.table.fold import combine, combine_if_fewer
 
 MINUTE_US = 60_000_000
+# Between these two lie more numbers than an array has places.
 EDGES = st.sampled_from([-(2**63), 2**63 - 1, 0])
 KEYS: dict[str, st.SearchStrategy[Any]] = {
     "int64": st.integers(-3, 3) | st.integers(-3, 3).map(lambda number: number * MINUTE_US + 7) | EDGES,
@@ -51,11 +52,13 @@ def tables(draw: st.DrawFn) -> tuple[TableSpec, pa.Table]:
     drawn = [KEYS[column.type] for column in keys] + [VALUES[column.type] for column in values]
     columns = [draw(st.lists(one, min_size=size, max_size=size)) for one in drawn]
     rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, spec.schema, strict=True)], spec.schema)
+    # Two chunks, one of which may be empty.
     cut = draw(st.integers(0, size))
     return spec, pa.concat_tables([rows.slice(0, cut), rows.slice(cut)])
 
 
 def _numbered(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    # As for keys that have no addresses.
     with mock.patch.object(fold, "_addresses", return_value=None), mock.patch.object(fold, "MANY_ROWS", 1000):
         return combine(spec, rows)
 
@@ -64,9 +67,11 @@ def _numbered(spec: TableSpec, rows: pa.Table) -> pa.Table:
 def test_rows_are_added_up_by_address_as_by_number(given: tuple[TableSpec, pa.Table], most: int) -> None:
     spec, rows = given
     expected = _numbered(spec, rows)
+    # However few rows there are, and with little room, so that some keys have no addresses.
     with mock.patch.object(fold, "SORTED_ROWS", 0), mock.patch.object(addresses, "ROOM", 40):
         combined, fewer = combine(spec, rows), combine_if_fewer(spec, rows, most)
     by = [(name, "ascending") for name in spec.key_names]
+    # As texts, in which NaN equals NaN.
     assert str(combined.sort_by(by).to_pylist()) == str(expected.sort_by(by).to_pylist())
     assert combined.schema == expected.schema
     if fewer is None:
@@ -92,6 +97,7 @@ def test_starts_of_windows_have_addresses_and_scattered_numbers_none() -> None:
     found = addresses_of([starts])
     assert found is not None
     assert found.count == 300
+    # One number off the minutes makes the step of all one microsecond.
     odd = pa.chunked_array([pa.array(np.append(starts.to_numpy(), 10**15 + 1))])
     assert addresses_of([odd]) is None
     assert addresses_of([pa.chunked_array([pa.array([1, None])])]) is None
