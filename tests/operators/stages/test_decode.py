@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.children.decoded import SPOILED, decoded_sums, texts
+from tests.helpers.forked import Forked
 from tests.helpers.runners import RUNNERS, panes
 from tidestate import Aggregation, OperatorStream, Stream, agg
 from tidestate.operators import Policy
@@ -352,3 +355,17 @@ def test_schemas_of_spark_and_arrow() -> None:
     wanted = ts.json("value", {"k": "string", "t": TIME, "v": pa.int64()})
     assert ts.json("value", of_spark) == wanted
     assert ts.json("value", pa.schema([("k", pa.string()), ("t", TIME), ("v", pa.int64())])) == wanted
+
+
+@pytest.mark.parametrize("death", ["before-manifest:5", "after-manifest:5", "before-manifest:2"])
+def test_killed_at_a_side_of_the_commit(death: str, tmp_path: Path) -> None:
+    process = Forked("tests.children.decoded", tmp_path / "killed", death)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    roots = [tmp_path / "killed", tmp_path / "alone"]
+    for root in roots:
+        decoded_sums().standalone(checkpoint=root).run(texts(), drain=True)
+    assert panes(roots[0]) == panes(roots[1])
+    names = ["t", "k", "v", "value", "reason", "watermark"]  # the checkpoints of the other run have other numbers
+    assert chosen(ledger(roots[0]), names) == chosen(ledger(roots[1]), names)
+    assert [row["value"] for row in ledger(roots[0]) if row["reason"] == "undecodable"] == [SPOILED] * 16
