@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.process import Stopwatch, prefer_heap, release_freed
+from tidestate.operators.engine.process import ROOM_BYTES, Stopwatch, prefer_heap, release_freed
 from tidestate.operators.plan.dues import with_dues, with_expiry
 from tidestate.operators.plan.output_buffers import in_chunk, output_mark
 from tidestate.operators.plan.plan import Plan
@@ -171,7 +171,7 @@ class DurablePartitions:
         with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
             moved = take_step(operator.plan, store, arriving, context)
         # The store is closed: what it has read is not held while levels are folded.
-        release_freed(arriving.nbytes + moved.panes.nbytes)
+        release_freed(arriving.nbytes + moved.panes.nbytes, context.budget_bytes + ROOM_BYTES)
         folding = partial(watch.timed, "fold")
         self.answers.append(
             write_state(
