@@ -183,25 +183,39 @@ def prefer_heap() -> None:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
+ROOM_BYTES = 150 << 20
+"""What a process may have besides its budget before a step gives memory back; half of what it may have at most."""
 RELEASE_S = 1.0
 """Within this time of a release the next large step takes what the last one has freed."""
 _released_s: list[float] = []
 """When this process has released memory last; empty before that."""
 
 
-def release_freed(moved_bytes: int) -> None:
+def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
     """Give the operating system what a large step has freed: allocators keep it for the next one.
 
-    Does nothing after a step that moved less than `LARGE_BYTES`, nor within `RELEASE_S` of the last release: memory
-    that is taken again at once costs a page fault for each 4 KiB.
+    Does nothing after a step that moved less than `LARGE_BYTES`, nor while the process has less than ``room_bytes``
+    of memory, nor within `RELEASE_S` of the last release: memory that is taken again at once costs a page fault for
+    each 4 KiB.
     """
     now_s = time.monotonic()
     if moved_bytes < LARGE_BYTES or (_released_s and now_s - _released_s[-1] < RELEASE_S):
+        return
+    if resident_bytes() < room_bytes:
         return
     _released_s[:] = [now_s]
     pa.default_memory_pool().release_unused()
     if (trim := _trim()) is not None:
         trim(0)
+
+
+def resident_bytes() -> int:
+    """The memory that this process has; on systems that do not say, more than any room."""
+    try:
+        with open("/proc/self/statm", "rb") as figures:
+            return int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return sys.maxsize
 
 
 @cache
@@ -294,7 +308,7 @@ class DurablePartitions:
         with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
             moved = take_step(operator.plan, store, arriving, context)
         # The store is closed: what it has read is not held while levels are folded.
-        release_freed(arriving.nbytes + moved.panes.nbytes)
+        release_freed(arriving.nbytes + moved.panes.nbytes, context.budget_bytes + ROOM_BYTES)
         folding = partial(watch.timed, "fold")
         self.answers.append(
             write_state(

@@ -48,6 +48,8 @@ trimmed = mock.Mock()
 with mock.patch.object(process, "_trim", lambda: trimmed), mock.patch.object(process.time, "monotonic") as clock:
     for clock.return_value in (5.0, 5.9, 6.1, 6.2, 8.0):
         process.release_freed(process.LARGE_BYTES)
+    clock.return_value = 10.0
+    process.release_freed(process.LARGE_BYTES, 1 << 40)
 print(trimmed.call_count)
 """
 KEPT = """
@@ -83,7 +85,7 @@ def test_the_next_array_takes_what_the_last_one_has_freed() -> None:
     assert _printed(KEPT, chosen) == "False"
 
 
-def test_freed_memory_goes_back_once_a_second_at_most() -> None:
+def test_freed_memory_goes_back_once_a_second_at_most_and_where_room_is_short() -> None:
     assert _printed(AGAIN, dict(os.environ)) == "3"
 
 
