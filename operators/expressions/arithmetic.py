@@ -19,6 +19,7 @@ from tidestate.operators.expressions.arrays import (
     Datum,
     arrow_column,
     as_arrays,
+    dtype_of,
     nulls_of,
     numbers_of,
     run,
@@ -223,7 +224,7 @@ def _bind_signed(call: BoundCall, name: str) -> Operand:
 
 def _of_sign(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_signed_integer(column.type):
-        smallest = np.iinfo(column.type.to_pandas_dtype()).min
+        smallest = np.iinfo(dtype_of(column.type)).min
         column = without(column, (numbers_of(column) == smallest) & ~nulls_of(column))
     return run(name, column)
 
@@ -283,7 +284,7 @@ def _rounded(column: pa.Array, digits: int) -> pa.Array:
     write = str if column.type == pa.float32() else repr
     plain = (np.float32(number) if column.type == pa.float32() else number for number in numbers[places].tolist())
     result[places] = [_digits_rounded(write(number), digits) for number in plain]
-    return arrow_column(result.astype(column.type.to_pandas_dtype()), nulls_of(column), column.type)
+    return arrow_column(result.astype(dtype_of(column.type)), nulls_of(column), column.type)
 
 
 def _digits_rounded(text: str, digits: int) -> float:

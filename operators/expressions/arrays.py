@@ -41,6 +41,12 @@ def numbers_of(column: pa.Array) -> AnyNumbers:
     return filled.to_numpy(zero_copy_only=False)
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """What NumPy calls a type of whole numbers or floats; Arrow's own answer asks for pandas."""
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
 def whole_numbers_of(column: pa.Array) -> Numbers:
     """A column of whole numbers, dates, times or spans as int64, in its own unit; 0 where it is null."""
     kind = pa.int32() if pa.types.is_date32(column.type) else pa.int64()

@@ -19,6 +19,7 @@ from tidestate.operators.expressions.arrays import (
     arrow_column,
     by_distinct,
     digits_and_scale,
+    dtype_of,
     nulls_of,
     numbers_of,
     run,
@@ -96,7 +97,7 @@ def _number_as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind):
         return column.cast(kind, safe=False)
     values, nulls = numbers_of(column), nulls_of(column)
-    limits = np.iinfo(kind.to_pandas_dtype())
+    limits = np.iinfo(dtype_of(kind))
     if values.dtype.kind == "f":
         # Both bounds are exact as doubles: minimum, and the first number above the maximum.
         cut = np.trunc(values)
@@ -107,7 +108,7 @@ def _number_as(column: pa.Array, kind: pa.DataType) -> pa.Array:
         low, high = max(limits.min, int(np.iinfo(values.dtype).min)), min(limits.max, int(np.iinfo(values.dtype).max))
         fits = (values >= low) & (values <= high)
         values = np.where(fits, values, 0)
-    return arrow_column(values.astype(kind.to_pandas_dtype()), nulls | ~fits, kind)
+    return arrow_column(values.astype(dtype_of(kind)), nulls | ~fits, kind)
 
 
 def to_decimal(column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
@@ -163,7 +164,7 @@ def _of_decimal(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column.cast(pa.string()).cast(pa.float64()).cast(kind, safe=False)
     wide = column.cast(_WIDE(76, digits_and_scale(column.type)[1]))
     whole = pc.round(wide, 0, "towards_zero")
-    limits = np.iinfo(kind.to_pandas_dtype())
+    limits = np.iinfo(dtype_of(kind))
     low, high = (pa.scalar(Decimal(int(limit)), wide.type) for limit in (limits.min, limits.max))
     inside = run("and", run("less_equal", whole, high), run("greater_equal", whole, low))
     return without(whole, ~inside.fill_null(True).to_numpy(zero_copy_only=False)).cast(_WIDE(76, 0)).cast(kind)
@@ -257,7 +258,7 @@ def _of_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(kind):
         return column.cast(kind)
     if pa.types.is_integer(kind):
-        limits = np.iinfo(kind.to_pandas_dtype())
+        limits = np.iinfo(dtype_of(kind))
         return by_distinct(column, partial(_whole_of_text, low=int(limits.min), high=int(limits.max)), kind)
     if pa.types.is_floating(kind):
         return by_distinct(column, _float_of_text, pa.float64()).cast(kind, safe=False)

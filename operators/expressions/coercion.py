@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.expressions.arrays import digits_and_scale
+from tidestate.operators.expressions.arrays import digits_and_scale, dtype_of
 from tidestate.operators.expressions.casts import try_cast
 from tidestate.operators.expressions.operands import BoundCall, Operand, apply_kernel
 from tidestate.operators.expressions.tree import INSTANT, LOCAL, SPAN
@@ -104,7 +104,7 @@ def _adapted(kind: pa.DataType, literal: Operand) -> pa.DataType | None:
     if number and pa.types.is_integer(literal.type) and literal.constant is not None:
         value: int = literal.constant.as_py()
         if pa.types.is_integer(kind):
-            limits = np.iinfo(kind.to_pandas_dtype())
+            limits = np.iinfo(dtype_of(kind))
             return kind if limits.min <= value <= limits.max else wider_type(kind, literal.type)
         if pa.types.is_decimal128(kind):
             return wider_type(kind, pa.decimal128(max(len(str(abs(value))), 1), 0))
