@@ -95,10 +95,11 @@ class TaskResult(msgspec.Struct, frozen=True):
     gone_us: int | None = None
 
     def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
-        """The new files: those that the partitions in ``base`` do not have."""
+        """The new files, of a bundle the last part: those that the partitions in ``base`` do not have."""
         known = {ref.path for one in self.answers for ref in base[one.partition].files}
-        new = (ref for one in self.answers for ref in one.state.files if ref.path not in known)
-        return (*new, *self.panes, *self.late)
+        refs = (ref for one in self.answers for ref in one.state.files if ref.path not in known)
+        new = {ref.path: ref for ref in refs}
+        return (*new.values(), *self.panes, *self.late)
 
 
 def rejections_of(plan: Plan, ledger: pa.Table | None) -> tuple[dict[str, int], str]:
@@ -252,6 +253,7 @@ def write_state(
         batch.partitions,
         attempt,
         folding,
+        operator.plan.message_tables,
     )
     state = log.append(base, changes, batch.checkpoint_id)
     state = msgspec.structs.replace(state, due_mark=due_mark, due_us=due_us)

@@ -212,8 +212,8 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def files(self) -> list[FileRef]:
-        """The files of its state, each once: after a rescale partitions share some."""
-        return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+        """The files of its state, or parts of bundles, each once: after a rescale partitions share some."""
+        return list({ref.location: ref for part in self.partitions for ref in part.files}.values())
 
     @property
     def parts(self) -> tuple[FileRef, ...]:
@@ -434,7 +434,7 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
 
 
 def state_files(manifest: Manifest) -> list[FileRef]:
-    """Every file of the state, once, and the parts of the manifest."""
+    """Every file of the state, or part of a bundle, once, and the parts of the manifest."""
     return [ref for operator in manifest.operators.values() for ref in (*operator.files, *operator.parts)]
 
 

@@ -93,12 +93,25 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
         **changes,
         "operators": {name: _after(one, was.operators.get(name), step) for name, one in operators.items()},
     }
-    if facts.get("fed_by_operator", was.fed_by_operator):
+    needs = [
         # A version that reads `fed` alone would put rows back twice.
-        facts["needs"] = grown_needs(changes.get("needs", was.needs), ("fed-by-operator/1",))
+        *(("fed-by-operator/1",) if facts.get("fed_by_operator", was.fed_by_operator) else ()),
+        # One that knows no bundles would take each for a damaged file.
+        *(("bundles/1",) if _begins_bundles(was, operators) else ()),
+    ]
+    if needs:
+        facts["needs"] = grown_needs(changes.get("needs", was.needs), needs)
     made: Manifest = msgspec.structs.replace(was, **facts)
     _check_follows(was, made)
     return made
+
+
+def _begins_bundles(was: Manifest, operators: dict[str, OperatorState]) -> bool:
+    """Whether a state file is part of a bundle, and no manifest of this line has named that need so far."""
+    if "bundles/1" in was.needs:
+        return False
+    partitions = (part for operator in operators.values() for part in operator.partitions)
+    return any(ref.bundle_bytes for part in partitions for ref in part.files)
 
 
 def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> OperatorState:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Scan, Spent, state_files
-from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.refs import FileRef, count_files
 
 SummaryRow = dict[str, Any]
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
@@ -143,7 +143,7 @@ def state_size(manifest: Manifest) -> StateSize:
     files = state_files(manifest)
     # What names partitions is no row of state.
     rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
-    return StateSize(len(files), rows, sum(ref.bytes for ref in files))
+    return StateSize(count_files(files), rows, sum(ref.bytes for ref in files))
 
 
 def seconds_of(manifest: Manifest, later: Spent | None = None) -> dict[str, float] | None:
@@ -176,7 +176,7 @@ def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
 
 def shared_files(operator: OperatorState) -> int:
     """How many files the partitions of an operator share since a rescale."""
-    return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
+    return count_files(ref for part in operator.partitions for ref in part.files if ref.share)
 
 
 def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
@@ -271,7 +271,7 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
     return [
         {
             "partition": number,
-            "files": len(state.files),
+            "files": count_files(state.files),
             "rows": sum(ref.rows for ref in state.files),
             "bytes": sum(ref.bytes for ref in state.files),
             "taken_over": sum(ref.share > 0 for ref in state.files),
