@@ -275,7 +275,8 @@ class TaskResult(msgspec.Struct, frozen=True):
     gone_us: int | None = None
 
     def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
-        """The new files: those that the partitions in ``base`` do not have."""
+        """The new files, of a bundle the last part: those that the partitions in ``base`` do not have."""
         known = {ref.path for answer in self.answers for ref in base[answer.partition].files}
-        new = (ref for answer in self.answers for ref in answer.state.files if ref.path not in known)
-        return (*new, *self.panes, *self.late)
+        refs = (ref for answer in self.answers for ref in answer.state.files if ref.path not in known)
+        new = {ref.path: ref for ref in refs}
+        return (*new.values(), *self.panes, *self.late)

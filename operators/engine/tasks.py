@@ -389,6 +389,7 @@ def write_state(
         batch.partitions,
         attempt,
         folding,
+        operator.plan.message_tables,
     )
     state = log.append(base, changes, batch.checkpoint_id)
     state = msgspec.structs.replace(state, due_mark=due_mark, due_us=due_us)

@@ -424,6 +424,7 @@ class EditPlan(RootPlan):
             number,
             len(states),
             uuid.uuid4().hex,
+            separate_tables=editable.any_plan.message_tables,
         )
         state = log.append(states[number], changes, self.id)
         return msgspec.structs.replace(state, due_mark=None, due_us=states[number].due_us)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from tidestate.statestore.arguments import called
-from tidestate.statestore.files.refs import FileRef, PartitionState, common_bounds
+from tidestate.statestore.files.refs import FileRef, PartitionState, common_bounds, count_files
 from tidestate.statestore.spec.tables import TableSpec
 
 MANIFEST_FORMAT = 1
@@ -217,8 +217,8 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def files(self) -> list[FileRef]:
-        """The files of its state, each once: after a rescale partitions share some."""
-        return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+        """The files of its state, or parts of bundles, each once: after a rescale partitions share some."""
+        return list({ref.location: ref for part in self.partitions for ref in part.files}.values())
 
     @property
     def parts(self) -> tuple[FileRef, ...]:
@@ -439,7 +439,7 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
 
 
 def state_files(manifest: Manifest) -> list[FileRef]:
-    """Every file of the state, once, and the parts of the manifest."""
+    """Every file of the state, or part of a bundle, once, and the parts of the manifest."""
     return [ref for operator in manifest.operators.values() for ref in (*operator.files, *operator.parts)]
 
 
@@ -456,7 +456,7 @@ def state_size(manifest: Manifest) -> StateSize:
     files = state_files(manifest)
     # What names partitions is no row of state.
     rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
-    return StateSize(len(files), rows, sum(ref.bytes for ref in files))
+    return StateSize(count_files(files), rows, sum(ref.bytes for ref in files))
 
 
 def events_of(manifest: Manifest, counters: dict[str, int]) -> int:

@@ -42,7 +42,7 @@ from tidestate.recovery.log.manifest import (
 )
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, invariant
-from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
+from tidestate.statestore.files.refs import BUNDLE_SUFFIX, FileRef, Location, PartitionState, state_folder
 from tidestate.statestore.spec.limits import COLUMNS, TABLES
 
 MANIFEST_BYTES = 256 << 20
@@ -114,6 +114,8 @@ def check_file(ref: FileRef) -> None:
     require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
     require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
     require(0 <= ref.root <= BASES, "the root of a file")
+    within = 0 <= ref.start <= ref.start + ref.bytes <= ref.bundle_bytes <= MOST
+    require(within and ref.kind == "changelog" if ref.bundle_bytes else not ref.start, "a part of a bundle")
     require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
     check_times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
     if ref.tail:
@@ -188,11 +190,16 @@ def check_entries(name: str, partitions: Mapping[int, PartitionState], tables: s
     """Raise `InvalidManifest` unless these partitions, by number, can be an operator's."""
     for number, partition in partitions.items():
         _check_partition(partition, tables, checkpoint_id)
+        table_of_part: dict[Location, str] = {}
         for ref in partition.files:
             # After a rescale files stay in the folder of their old partition.
             own = state_folder(name, None if ref.share else number)
-            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
-            require(fits, "the path of a state file")
+            ending = BUNDLE_SUFFIX if ref.bundle_bytes else f".{ref.table}.{ref.kind}"
+            require(ref.path.startswith(own) and ending in ref.path, "the path of a state file")
+            if ref.bundle_bytes:  # else one part would be checked for two
+                require(
+                    table_of_part.setdefault(ref.location, ref.table) == ref.table, "the start of a part of a bundle"
+                )
 
 
 def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
@@ -373,6 +380,7 @@ def _damaged(path: str, reason: str) -> CorruptionError:
 
 CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
+    "bundles/1": "small changes to several tables of a state partition are parts of one file",
     "buffers-by-side/1": "sides of a join, merge or union have numbered buffers of their own, each recorded",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
     "edges-in-windows/1": "windows by lifetime keep edges that have no end so far, in a table of their own",
@@ -472,12 +480,25 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
         **changes,
         "operators": {name: _after(one, was.operators.get(name), step) for name, one in operators.items()},
     }
-    if facts.get("fed_by_operator", was.fed_by_operator):
+    needs = [
         # A version that reads `fed` alone would put rows back twice.
-        facts["needs"] = grown_needs(changes.get("needs", was.needs), ("fed-by-operator/1",))
+        *(("fed-by-operator/1",) if facts.get("fed_by_operator", was.fed_by_operator) else ()),
+        # One that knows no bundles would take each for a damaged file.
+        *(("bundles/1",) if _begins_bundles(was, operators) else ()),
+    ]
+    if needs:
+        facts["needs"] = grown_needs(changes.get("needs", was.needs), needs)
     made: Manifest = msgspec.structs.replace(was, **facts)
     _check_follows(was, made)
     return made
+
+
+def _begins_bundles(was: Manifest, operators: dict[str, OperatorState]) -> bool:
+    """Whether a state file is part of a bundle, and no manifest of this line has named that need so far."""
+    if "bundles/1" in was.needs:
+        return False
+    partitions = (part for operator in operators.values() for part in operator.partitions)
+    return any(ref.bundle_bytes for part in partitions for ref in part.files)
 
 
 def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> OperatorState:

@@ -18,7 +18,7 @@ from tidestate.recovery.log.manifest import (
     events_of,
     state_size,
 )
-from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.refs import FileRef, count_files
 
 SummaryRow = dict[str, Any]
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
@@ -168,7 +168,7 @@ def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
 
 def shared_files(operator: OperatorState) -> int:
     """How many files the partitions of an operator share since a rescale."""
-    return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
+    return count_files(ref for part in operator.partitions for ref in part.files if ref.share)
 
 
 def full(manifest: Manifest) -> SummaryRow:
@@ -257,7 +257,7 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
     return [
         {
             "partition": number,
-            "files": len(state.files),
+            "files": count_files(state.files),
             "rows": sum(ref.rows for ref in state.files),
             "bytes": sum(ref.bytes for ref in state.files),
             "taken_over": sum(ref.share > 0 for ref in state.files),

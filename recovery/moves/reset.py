@@ -159,12 +159,12 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
 
 def _check_there(checkpoint: Checkpoint, manifest: Manifest) -> None:
     """Raise `CorruptionError` unless all its files have the right size, `NotFoundError` if it has been collected."""
-    refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+    refs = {ref.location: ref for ref in checkpoint.boundary().needed(manifest)}
     findings = {key: file_finding(checkpoint, ref, manifest.id, read=False) for key, ref in refs.items()}
     bad = {key: finding for key, finding in findings.items() if finding is not None}
     if bad:  # it may have been collected meanwhile, or its output deleted by its age
         checkpoint.read(manifest.id)
-        refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+        refs = {ref.location: ref for ref in checkpoint.boundary().needed(manifest)}
     harmless = spared(manifest, bad)
     for key, wrong in bad.items():
         if key in refs and key not in harmless:

@@ -33,7 +33,7 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
 from tidestate.statestore.spec.schema_evolution import project_columns, readable
 from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.objects import FileWriter, Objects
 
 OP = pa.field("__op", pa.int8(), nullable=False)
 
@@ -42,7 +42,7 @@ APART_BYTES = 1 << 20
 """Changes of two stretches of time are in two files if there are at least so many bytes of them."""
 
 
-def write_segments(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> list[FileRef]:
+def write_segments(objects: FileWriter, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> list[FileRef]:
     """Write admitted layers as one changelog segment, or two with the rows before and after a long time without any,
     so that files of different checkpoints overlap less. Returns how a manifest names them.
     """
@@ -70,7 +70,7 @@ def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     return [[layer for layer in part if layer.rows.num_rows] for part in (early, later)]
 
 
-def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
+def write_segment(objects: FileWriter, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
     """Write one changelog segment of admitted layers and return how a manifest names it."""
     rows = [layer.rows for layer in layers]
     contents = Contents(sum(part.num_rows for part in rows), *expiry_range(spec, rows))
@@ -125,15 +125,25 @@ def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
     """The bytes of ``ref``, checked against size and checksum. A damaged copy of a remote file is fetched again."""
     objects = objects.at(ref.root)
     try:
-        data = objects.map(ref.path, ref.bytes)
+        data = map_part(objects, ref)
         if not _whole(data, ref):
             objects.forget(ref.path)
-            data = objects.map(ref.path, ref.bytes)
+            data = map_part(objects, ref)
     except NotFoundError:
         raise missing(objects, ref) from None
     if not _whole(data, ref):
-        raise damaged(ref, f"{data.size} bytes, expected {ref.bytes}" if data.size != ref.bytes else "checksum")
+        sized = data.size == ref.bytes
+        raise damaged(ref, "checksum" if sized else f"{data.size} bytes, expected {ref.file_bytes}")
     return data
+
+
+def map_part(objects: Objects, ref: FileRef) -> pa.Buffer:
+    """The bytes of ``ref``, mapped and not checked; of a file of another size all. ``objects`` are those of its root.
+
+    Raises `NotFoundError` or `UnavailableError`.
+    """
+    data = objects.map(ref.path, ref.file_bytes)
+    return data.slice(ref.start, ref.bytes) if ref.bundle_bytes and data.size == ref.bundle_bytes else data
 
 
 def _whole(data: pa.Buffer, ref: FileRef) -> bool:
@@ -183,7 +193,7 @@ def _path(says: Mapping[str, str], ref: FileRef, table: TableSpec | None) -> str
         name = msgspec.convert({**says, "written": written}, SegmentName, strict=False)
     except msgspec.ValidationError:
         return ""
-    return name.path(table.name if table else "", ref.kind)
+    return name.bundle_path if ref.bundle_bytes else name.path(table.name if table else "", ref.kind)
 
 
 prepare(SegmentName)

@@ -1,4 +1,4 @@
-"""A standalone job over JSON values that dies by its own hand: ``python -m tests.children.decoded ROOT MOMENT:ID``."""
+"""A standalone job over JSON values that kills itself: ``python -m tests.children.decoded ROOT MOMENT:ID``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+from tidestate.operators.engine.lanes import Sinks
 
 import tidestate as ts
 from tidestate import Aggregation, agg
-from tidestate.operators.engine.lanes import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
 

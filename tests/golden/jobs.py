@@ -344,6 +344,9 @@ CASES: dict[str, Callable[[], Case]] = {
         .aggregate(n=agg.count(), total=agg.sum("v"), most=agg.max("v")).named("job").allowed_lateness("20 seconds"),
         106,
     ),
+    "bundles": lambda: case(
+        _known(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 115, sent_again=3
+    ),
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
