@@ -201,7 +201,7 @@ def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
     now_s = time.monotonic()
     if moved_bytes < LARGE_BYTES or (_released_s and now_s - _released_s[-1] < RELEASE_S):
         return
-    if resident_bytes() < room_bytes:
+    if process_bytes() < room_bytes:
         return
     _released_s[:] = [now_s]
     pa.default_memory_pool().release_unused()
@@ -209,7 +209,7 @@ def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
         trim(0)
 
 
-def resident_bytes() -> int:
+def process_bytes() -> int:
     """The memory that this process has; on systems that do not say, more than any room."""
     try:
         with open("/proc/self/statm", "rb") as figures:
