@@ -34,6 +34,7 @@ from tools.bench.workloads import (
     check_panes,
     interval_join,
     native_join,
+    parsed,
 )
 from tools.java import local_session
 
@@ -118,7 +119,7 @@ class Sides:
         except BaseException:
             process.close()
             raise
-        if self._fresh or task.source == "s3":  # each server has an address of its own
+        if self._fresh or task.source in ("s3", "kafka"):  # each server has an address of its own
             process.close()
         else:
             self._running[key] = process
@@ -183,7 +184,12 @@ class PhaseLog(logging.Handler):
 
 def ours(spark: SparkSession, task: Task) -> Answer:
     """Our job: a durable checkpoint and pane files every batch."""
-    root, given, phases = Path(task.folder) / "ours", streams(spark, task), PhaseLog()
+    decodes = task.work != "join" and WORKLOADS[task.work].decodes
+    root, given, phases = (
+        Path(task.folder) / ("decoded" if decodes else "ours"),
+        streams(spark, task, as_texts=decodes),
+        PhaseLog(),
+    )
     logger = logging.getLogger("tidestate")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(phases)
@@ -224,12 +230,13 @@ def peer(spark: SparkSession, task: Task) -> Answer:
     return _answer(task, progress, spark.read.parquet(output))
 
 
-def streams(spark: SparkSession, task: Task) -> list[DataFrame]:
-    """The input: files, or rows that Spark generates."""
+def streams(spark: SparkSession, task: Task, *, as_texts: bool = False) -> list[DataFrame]:
+    """The input: files, or rows that Spark generates; messages as Spark parses them, or as texts."""
     if task.rated is not None:
         return [rated(spark, task.batch, *task.rated)]
     if task.place:
-        return [stream_of(spark, task.source, task.place)]
+        stream = stream_of(spark, task.source, task.place, task.batch)
+        return [parsed(stream) if task.source == "kafka" and not as_texts else stream]
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     names = SIDES if task.work == "join" else ("input",)
     return [reader.parquet(str(Path(task.folder) / name)) for name in names]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tidestate import agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.windows import Windows
 
 DELAY = "60 seconds"
@@ -29,7 +30,8 @@ Check: TypeAlias = list[int | float]
 @dataclass(frozen=True)
 class Workload:
     """``ours``: our description; ``native`` and ``middle``: the window and an aggregate of Spark's query, whose
-    output mode is ``output``. ``stateful``: Spark's side is a stateful processor instead.
+    output mode is ``output``. ``stateful``: Spark's side is a stateful processor instead. ``decodes``: ours reads
+    JSON texts, Spark's what its ``from_json`` makes of them.
     """
 
     ours: ts.Aggregation
@@ -37,6 +39,7 @@ class Workload:
     middle: Callable[[], Column] = lambda: sf.avg("price")
     output: str = "append"
     stateful: bool = False
+    decodes: bool = False
 
     def query(self, bids: DataFrame) -> DataFrame:
         """The same windows as a query of Spark's own, the peer."""
@@ -50,9 +53,15 @@ class Workload:
 
 
 def _bids(
-    windows: Windows, *, middle: Aggregate | None = None, delay: str = DELAY, late: str = "0 seconds"
+    windows: Windows,
+    *,
+    middle: Aggregate | None = None,
+    delay: str = DELAY,
+    late: str = "0 seconds",
+    decode: Decode | None = None,
 ) -> ts.Aggregation:
-    by_key = ts.stream(event_time="event_time", watermark_delay=delay).group_by("key").window(windows)
+    bids = ts.stream(event_time="event_time", watermark_delay=delay, decode=decode)
+    by_key = bids.group_by("key").window(windows)
     results = {"bids": agg.count(), "middle": middle or agg.mean("price"), "best": agg.max("price")}
     return by_key.aggregate(**results).allowed_lateness(late).named("bids")
 
@@ -61,9 +70,11 @@ def _sessions(gap: str, native: str) -> Workload:
     return Workload(_bids(ts.sessions(gap)), lambda: sf.session_window("event_time", native))
 
 
+OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
 TUMBLING = _bids(ts.tumbling("10 seconds"))
 WORKLOADS = {
     "tumbling": Workload(TUMBLING),
+    "tumbling, decoded": Workload(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS), decodes=True),
     "sliding": Workload(
         _bids(ts.sliding("60 seconds", "15 seconds")),
         lambda: sf.window("event_time", "60 seconds", "15 seconds"),
@@ -95,6 +106,12 @@ WORKLOADS = {
     ),
 }
 """By name. The panes of all have the columns ``bids``, ``middle`` and ``best``."""
+
+
+def parsed(messages: DataFrame) -> DataFrame:
+    """The columns of bids in the values of messages, by Spark."""
+    row = sf.from_json(sf.col("value").cast("string"), "event_time timestamp, key long, price long")
+    return messages.select(row.alias("row")).select("row.*")
 
 
 def check_panes(panes: DataFrame, until_us: int | None) -> Check:
