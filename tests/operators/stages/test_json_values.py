@@ -196,6 +196,13 @@ def test_many_bad_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPa
     assert found.rows["b"].to_pylist() == ["y" * (n % 90) for n in range(500) if n % 7 != 3]
 
 
+def test_as_many_objects_as_values_are_not_one_in_each() -> None:
+    values = [b'{"a":1,"other":[', b'{"a":2}]}', b'{"a":3}{"a":4}', b'{"a":5}']
+    assert decoded(SCHEMA, values) == [None, None, None, {"a": 5, "b": None}]
+    for values in ([b"null"], [b"null", b"null"], [b"{}null", b"null"]):
+        assert decoded(SCHEMA, values) == [None] * len(values)
+
+
 def test_no_rows() -> None:
     found = JsonReader(SCHEMA).read(pa.chunked_array([], pa.binary()))
     assert (found.rows, found.flags) == (SCHEMA.empty_table(), None)
