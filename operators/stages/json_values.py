@@ -4,9 +4,9 @@ Arrow's reader takes a text in which one object follows another. Three things mu
 reading each value by itself, and are seen to before it is called:
 
 - **One value is one object.** A value that begins with ``{`` and in which, outside of strings, a ``}`` is followed by
-  nothing but ``,``, ``}``, ``]`` and white space has at most one; what lies between two values, ``}`` and ``{``, is
-  no JSON inside of an object, so none reaches into the next value. (Without this ``{}{}`` would shift all rows after
-  it, and Arrow 26 crashes over a ``null`` that stands for a row.)
+  nothing but ``,``, ``}``, ``]`` and white space has at most one object of its own. So a block with as many objects
+  as values has one in each. (Without this ``{"a":[``, ``{}]}`` and ``{}{}`` would be three objects, of none of them.
+  And Arrow 26 crashes over a block of nothing but ``null``.)
 - **A value is UTF-8**, which Arrow does not look at in values that are left out.
 - **A block that fails says which rows do.** Arrow names the row of a syntax error; that row is tried by itself, so a
   reader that counts otherwise costs time and no row. All else is found by halves.

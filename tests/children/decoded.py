@@ -1,4 +1,4 @@
-"""A standalone job over JSON values that kills itself: ``python -m tests.children.decoded ROOT MOMENT:ID``."""
+"""A standalone job over JSON values that dies by its own hand: ``python -m tests.children.decoded ROOT DEATH``."""
 
 from __future__ import annotations
 

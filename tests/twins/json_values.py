@@ -64,8 +64,10 @@ def _check(tree: Any) -> None:
     elif isinstance(tree, str):
         # Half of a pair of surrogates raises here.
         tree.encode("utf-8")
-    elif isinstance(tree, Number) and math.isinf(float(tree.text)) and "Inf" not in tree.text:
-        raise NotDecodable
+    elif isinstance(tree, Number) and "Inf" not in tree.text:
+        _, _, power = tree.text.lower().partition("e")
+        if math.isinf(float(tree.text)) or int(power or 0) > 308:  # of a zero too
+            raise NotDecodable
 
 
 def _fields(tree: Any, fields: list[pa.Field], epoch: str | None) -> dict[str, Any]:

@@ -93,12 +93,17 @@ class OnSpark:
             rated=(bids.keys, bids.rate) if self.rated and isinstance(bids, Bids) else None,
             fired_us=_fired_us(bids) if self.work == "late sessions" and isinstance(bids, Bids) else None,
         )
+        more: dict[str, object] = {}
         if self.source == "files":
             mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
         else:
             with offered(self.source, setting.folder / "input") as place:
                 task = msgspec.structs.replace(task, source=self.source, place=place)
                 mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
+                if self.source == "kafka":
+                    # The same job behind Spark's parser, as a second figure of ours.
+                    behind = setting.sides.run("ours", msgspec.structs.replace(task, work="tumbling"))
+                    more = {"behind_from_json": behind.events_per_s, "equal_behind": same(behind.check, theirs.check)}
         return Measured(
             mine.events_per_s,
             theirs.events_per_s,
@@ -110,6 +115,7 @@ class OnSpark:
                 "ours": mine,
                 "theirs": theirs,
                 "input": bids,
+                **more,
             },
         )
 
@@ -155,6 +161,11 @@ def _bids(keys: int, batch: int, batches: int, rate: int, **more: int | str) -> 
 def _tumbling(keys: int, work: str = "tumbling", **how: object) -> OnSpark:
     small, full = Bids(keys, 100_000, 6, 5_000), Bids(keys, 1_250_000, 13, 50_000)
     return OnSpark(work, small, full, **how)  # type: ignore[arg-type]
+
+
+def _of_texts(keys: int) -> OnSpark:
+    small, full = Bids(keys, 100_000, 6, 5_000), Bids(keys, 1_000_000, 10, 50_000)
+    return OnSpark("tumbling, decoded", small, full, source="kafka")
 
 
 def _grouped(work: str, keys: int = 100_000) -> OnSpark:
@@ -281,6 +292,8 @@ CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
     Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.3", _tumbling(100, rated=True)),
     Case("tumbling, 100,000 keys, rows of the JVM", ROCKSDB, ">= 5", _tumbling(100_000, rated=True)),
+    Case("tumbling, 100 keys, Kafka, JSON values", ROCKSDB, ">= 1.2", _of_texts(100)),
+    Case("tumbling, 100,000 keys, Kafka, JSON values", ROCKSDB, ">= 4", _of_texts(100_000)),
     Case("tumbling, 100 keys, folders of partitions", ROCKSDB, ">= 1.5", _tumbling(100, source="folders")),
     Case("tumbling, 100 keys, Parquet on S3", ROCKSDB, ">= 1.5", _tumbling(100, source="s3")),
     Case("tumbling, 100,000 keys", ROCKSDB, ">= 8", _tumbling(100_000)),

@@ -28,7 +28,7 @@ from tools.bench.bids import FILES_PER_BATCH, JITTER_US, START_US
 from tools.bench.memory import largest_descendant_mb
 from tools.bench.nexmark import NEXMARK
 from tools.bench.sources import Source, settings_of, stream_of
-from tools.bench.workloads import WORKLOADS, Check
+from tools.bench.workloads import WORKLOADS, Check, parsed
 from tools.java import local_session
 
 Side = Literal["ours", "spark"]
@@ -114,7 +114,7 @@ class Sides:
         except BaseException:
             process.close()
             raise
-        if self._fresh or task.source == "s3":  # each server has an address of its own
+        if self._fresh or task.source in ("s3", "kafka"):  # each server has an address of its own
             process.close()
         else:
             self._running[key] = process
@@ -179,12 +179,16 @@ class PhaseLog(logging.Handler):
 
 def ours(spark: SparkSession, task: Task) -> Answer:
     """Our job: a durable checkpoint and pane files every batch."""
-    root, given, phases = Path(task.folder) / "ours", streams(spark, task), PhaseLog()
+    work = ALL_WORKLOADS[task.work]
+    root, given, phases = (
+        Path(task.folder) / ("decoded" if work.decodes else "ours"),
+        streams(spark, task, as_texts=work.decodes),
+        PhaseLog(),
+    )
     logger = logging.getLogger("tidestate")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(phases)
     where: dict[str, Any] = {"checkpoint": root, "store": STORE, "partitions": task.partitions}
-    work = ALL_WORKLOADS[task.work]
     inputs = dict(zip(work.schemas, given, strict=True)) if len(given) > 1 else given[0]
     query = work.ours.on_spark(inputs, **where).start()
     _finish(task, query.processAllAvailable, lambda: query.recentProgress, query)
@@ -220,13 +224,14 @@ def peer(spark: SparkSession, task: Task) -> Answer:
     return _answer(task, progress, spark.read.parquet(output))
 
 
-def streams(spark: SparkSession, task: Task) -> list[DataFrame]:
-    """The input: files, or rows that Spark generates."""
+def streams(spark: SparkSession, task: Task, *, as_texts: bool = False) -> list[DataFrame]:
+    """The input: files, or rows that Spark generates; messages as Spark parses them, or as texts."""
     _hold_back(task)
     if task.rated is not None:
         return [rated(spark, task.batch, *task.rated)]
     if task.place:
-        return [stream_of(spark, task.source, task.place)]
+        stream = stream_of(spark, task.source, task.place, task.batch)
+        return [parsed(stream) if task.source == "kafka" and not as_texts else stream]
     return [
         spark.readStream.schema(schema)
         .option("maxFilesPerTrigger", FILES_PER_BATCH)

@@ -7,7 +7,7 @@ microseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tidestate import agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.windows import Windows
 from tools.bench.bids import SCHEMA
 
@@ -38,6 +39,7 @@ class Workload:
     ``schemas``: of each stream, by the name under which it is written and read. ``output`` is the output mode of the
     peer. ``check``: the panes of either side as figures, those of windows that end by a time if one is passed.
     ``clock_s``: windows go by the clock, and this many seconds after the last row all are over.
+    ``decodes``: ours reads JSON texts, Spark's what its ``from_json`` makes of them.
     """
 
     ours: ts.OperatorStream
@@ -46,6 +48,7 @@ class Workload:
     schemas: Mapping[str, str] = field(default_factory=lambda: {"input": SCHEMA})
     output: str = "append"
     clock_s: float = 0
+    decodes: bool = False
 
 
 def summed(*columns: str) -> CheckPanes:
@@ -98,9 +101,15 @@ def _by_hand(streams: Streams) -> DataFrame:
 
 
 def _bids(
-    windows: Windows, *, middle: Aggregate | None = None, delay: str = DELAY, late: str = "0 seconds"
+    windows: Windows,
+    *,
+    middle: Aggregate | None = None,
+    delay: str = DELAY,
+    late: str = "0 seconds",
+    decode: Decode | None = None,
 ) -> ts.Aggregation:
-    by_key = ts.stream(event_time="event_time", watermark_delay=delay).group_by("key").window(windows)
+    bids = ts.stream(event_time="event_time", watermark_delay=delay, decode=decode)
+    by_key = bids.group_by("key").window(windows)
     results = {"bids": agg.count(), "middle": middle or agg.mean("price"), "best": agg.max("price")}
     return by_key.aggregate(**results).allowed_lateness(late).named("bids")
 
@@ -143,9 +152,17 @@ def check_pairs(pairs: DataFrame, _until_us: int | None) -> Check:
     return [value or 0 for value in pairs.agg(sf.count("*"), *sums).collect()[0]]
 
 
+def parsed(messages: DataFrame) -> DataFrame:
+    """The columns of bids in the values of messages, by Spark."""
+    row = sf.from_json(sf.col("value").cast("string"), "event_time timestamp, key long, price long")
+    return messages.select(row.alias("row")).select("row.*")
+
+
+OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
 TUMBLING = _bids(ts.tumbling("10 seconds"))
 WORKLOADS = {
     "tumbling": _windowed(TUMBLING),
+    "tumbling, decoded": replace(_windowed(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS)), decodes=True),
     "sliding": _windowed(
         _bids(ts.sliding("60 seconds", "15 seconds")),
         lambda: sf.window("event_time", "60 seconds", "15 seconds"),

@@ -166,6 +166,13 @@ def test_instants(text: str, instant: str | None) -> None:
         assert (row and as_moment(row["t"]).isoformat()) == instant
 
 
+def test_a_decimal_has_no_more_digits_than_its_type() -> None:
+    schema = pa.schema([("d", pa.decimal128(10, 2))])
+    values = [b'{"d":12345678e2}', b'{"d":1234567e1}', b'{"d":"0.50"}', b'{"d":1.505}', b'{"d":99999999.99}']
+    found = [row and str(row["d"]) for row in decoded(schema, values)]
+    assert found == [None, "12345670.00", "0.50", None, "99999999.99"]
+
+
 def test_numbers_that_are_times() -> None:
     schema = pa.schema([("t", TIME_ZONED), ("l", pa.list_(TIME_ZONED))])
     for epoch, number, us in (("s", -1, -1_000_000), ("ms", 5, 5000), ("us", 5, 5), ("ns", -1, -1), ("ns", 1999, 1)):
@@ -187,6 +194,13 @@ def test_many_bad_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPa
     assert found.flags.tolist() == [n % 7 != 3 for n in range(500)]
     assert found.rows["a"].to_pylist() == [n for n in range(500) if n % 7 != 3]
     assert found.rows["b"].to_pylist() == ["y" * (n % 90) for n in range(500) if n % 7 != 3]
+
+
+def test_as_many_objects_as_values_are_not_one_in_each() -> None:
+    values = [b'{"a":1,"other":[', b'{"a":2}]}', b'{"a":3}{"a":4}', b'{"a":5}']
+    assert decoded(SCHEMA, values) == [None, None, None, {"a": 5, "b": None}]
+    for values in ([b"null"], [b"null", b"null"], [b"{}null", b"null"]):
+        assert decoded(SCHEMA, values) == [None] * len(values)
 
 
 def test_no_rows() -> None:
