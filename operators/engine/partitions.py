@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.process import ROOM_BYTES, Stopwatch, prefer_heap, release_freed
+from tidestate.operators.engine.process import ROOM_BYTES, Stopwatch, prefer_heap, prefer_jemalloc, release_freed
 from tidestate.operators.plan.dues import with_dues, with_expiry
 from tidestate.operators.plan.output_buffers import in_chunk, output_mark
 from tidestate.operators.plan.plan import Plan
@@ -155,6 +155,7 @@ class DurablePartitions:
 
     def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         """As in `Partitions`: the partition is opened for the step, and its files are written."""
+        prefer_jemalloc()
         prefer_heap()
         try:
             return self._attempt(partition, arriving, context)
