@@ -19,6 +19,8 @@ from tidestate.statestore.spec.arrowtypes import is_position, positions
 
 ROOM = 4
 """Addresses per row, up to which an array of them costs less than hashing keys."""
+MOST_ADDRESSES = 1 << 20
+"""More than this there are of as many rows only, so that an array of them is no larger than a column."""
 SAMPLE = 1000
 LARGEST = 2**63 - 1
 
@@ -61,9 +63,10 @@ def addresses_of(columns: Sequence[pa.ChunkedArray]) -> Addresses | None:
     rows = len(columns[0])
     if not rows or not all(is_position(column.type) and not column.null_count for column in columns):
         return None
+    room = max(rows, min(ROOM * rows, MOST_ADDRESSES))
     codes, count, grids = np.zeros(0, np.int64), 1, list[ValueGrid]()
     for column in columns:
-        layout = on_grid(positions(column), ROOM * rows // count)
+        layout = on_grid(positions(column), room // count)
         if layout is None:
             return None
         grid, slots = layout

@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 def main() -> None:
     if sys.platform == "linux":
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # as `tidestate` does before it loads Arrow
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")  # as `tidestate` does before it loads Arrow
     for name in LIBRARIES:
         import_module(name)
     for line in sys.stdin:

@@ -13,8 +13,8 @@ from tests.helpers.process import LONG
 
 RUN = """
 import pyarrow as pa
-from tidestate.operators.engine.tasks import prefer_heap
-prefer_heap()
+from tidestate.operators.engine.tasks import prefer_jemalloc
+prefer_jemalloc()
 print(pa.default_memory_pool().backend_name)
 """
 FIRST = """
@@ -42,14 +42,14 @@ print(before - between < 1 << 20, between - resident() > 50_000_000)
 """
 AGAIN = """
 from unittest import mock
-from tidestate.operators.engine import process
+from tidestate.operators.engine import tasks
 
 trimmed = mock.Mock()
-with mock.patch.object(process, "_trim", lambda: trimmed), mock.patch.object(process.time, "monotonic") as clock:
+with mock.patch.object(tasks, "_trim", lambda: trimmed), mock.patch.object(tasks.time, "monotonic") as clock:
     for clock.return_value in (5.0, 5.9, 6.1, 6.2, 8.0):
-        process.release_freed(process.LARGE_BYTES)
+        tasks.release_freed(tasks.LARGE_BYTES)
     clock.return_value = 10.0
-    process.release_freed(process.LARGE_BYTES, 1 << 40)
+    tasks.release_freed(tasks.LARGE_BYTES, 1 << 40)
 print(trimmed.call_count)
 """
 KEPT = """
@@ -70,12 +70,11 @@ GNU = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
 
 @pytest.mark.skipif("jemalloc" not in pa.supported_memory_backends(), reason="pyarrow was built without jemalloc")
 @pytest.mark.parametrize("begin", ["arrow first", "tidestate first"])
-@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "jemalloc"] if LONG else ["jemalloc"])])
-def test_the_heap_allocates_unless_the_user_has_chosen(begin: str, chosen: str | None) -> None:
+@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "system"] if LONG else ["system"])])
+def test_jemalloc_allocates_unless_the_user_has_chosen(begin: str, chosen: str | None) -> None:
     others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
     environment = others | ({"ARROW_DEFAULT_MEMORY_POOL": chosen} if chosen else {})
-    expected = chosen or ("system" if GNU else "jemalloc")
-    assert _printed(RUN if begin == "arrow first" else FIRST, environment) == expected
+    assert _printed(RUN if begin == "arrow first" else FIRST, environment) == (chosen or "jemalloc")
 
 
 @pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")
