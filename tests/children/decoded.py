@@ -9,10 +9,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from tidestate.operators.engine.lanes import Sinks
 
 import tidestate as ts
 from tidestate import Aggregation, agg
+from tidestate.operators.engine.driver import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
 
