@@ -332,21 +332,21 @@ def _added_and_typed(plan: Plan, rows: pa.Table, events: pa.Table, context: Cont
 
 def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
     """Rows of the ledger: through the stages as these are now, where it has the rows as they arrived."""
-    have_arrivals = stages.have_arrivals(events)
-    if have_arrivals.all():
+    can_run = stages.can_run(events)
+    if can_run.all():
         arrivals = _read(stages.arrivals(events), plan.input.read_names)
         return stages.run(with_types(arrivals, stages.read_schema))
     names = [name for name in plan.input.schema.names if name not in plan.input.added]
-    seen_rows = _read(events.filter(pa.array(~have_arrivals)), names)
+    seen_rows = _read(events.filter(pa.array(~can_run)), names)
     for missing in stages.ledger_fields:
         seen_rows = seen_rows.append_column(missing, pa.nulls(seen_rows.num_rows, missing.type))
-    if not have_arrivals.any():
+    if not can_run.any():
         return StagedRows(seen_rows)
-    result = _again(plan, stages, events.filter(pa.array(have_arrivals)))
+    result = _again(plan, stages, events.filter(pa.array(can_run)))
     staged_rows = with_fields(result.rows, names).select(seen_rows.column_names)
-    row_numbers = np.flatnonzero(have_arrivals)
+    row_numbers = np.flatnonzero(can_run)
     row_numbers = row_numbers if result.flags is None else row_numbers[result.flags]
-    row_numbers = np.concatenate([row_numbers, np.flatnonzero(~have_arrivals)])
+    row_numbers = np.concatenate([row_numbers, np.flatnonzero(~can_run)])
     rows = pa.concat_tables([staged_rows, seen_rows.cast(staged_rows.schema)])
     flags = np.zeros(events.num_rows, bool)
     flags[row_numbers] = True

@@ -16,6 +16,7 @@ Times are read as text and parsed here: Arrow's reader has no more digits than t
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +40,9 @@ ROWS_SEARCHED = 1 << 10
 _BEGINS = rb"\A[ \t\r\n]*\{"
 _GOES_ON = rb"\}[ \t\r\n]*[^,}\] \t\r\n]"
 _STRING = rb'"(?:[^"\\]|\\.)*"'
+_LONG_NUMBER = rb"[0-9]{200}"
+"""In numbers of fewer digits Arrow sees itself whether a double holds them, by their exponents."""
+_NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _ROW = re.compile(r"in row (\d+)")
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
@@ -165,7 +169,20 @@ def _not_one_object(texts: pa.Array) -> Flags:
     if len(doubtful):  # most often a brace inside of a string
         bare = pc.replace_substring_regex(texts.take(pa.array(doubtful)), pattern=_STRING, replacement=b'""')
         bad[doubtful[_matches(bare, _GOES_ON)]] = True
-    return bad | _not_utf8(texts)
+    return bad | _not_utf8(texts) | _beyond_doubles(texts)
+
+
+def _beyond_doubles(texts: pa.Array) -> Flags:
+    """Values with a number that no double holds, written with all its digits: Arrow takes it for infinity. Only
+    values with so long a number are looked at one by one.
+    """
+    bad = np.zeros(len(texts), bool)
+    long = np.flatnonzero(_matches(texts, _LONG_NUMBER))
+    if len(long):
+        bare = pc.replace_substring_regex(texts.take(pa.array(long)), pattern=_STRING, replacement=b'""')
+        for row, text in zip(long.tolist(), bare.to_pylist(), strict=True):
+            bad[row] = any(math.isinf(float(number)) for number in _NUMBER.findall(text))
+    return bad
 
 
 def _matches(texts: pa.Array, pattern: bytes) -> Flags:

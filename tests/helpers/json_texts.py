@@ -36,6 +36,8 @@ _NUMBERS = (
     *("0", "-0", "1", "-1", "127", "128", "-128", "65535", "65536", "9223372036854775807", "9223372036854775808"),
     *("1.5", "1.0", "1e2", "1E+2", "-0.0", "1e400", "NaN", "Infinity", "-Infinity", "0.001", "123456789.12", "1e38"),
     *("123456789012345678901234567890", "1e-400", "3.4e39", "12345678e2"),
+    # The largest power of ten that a double holds, and what is beyond it with all its digits.
+    *("1" + 308 * "0", "1" + 309 * "0", 400 * "9", "-" + 309 * "9" + ".0", "0." + 400 * "1"),
 )
 # Put in anywhere: halves of characters, marks of JSON, comments, a second object.
 _DAMAGE = (

@@ -255,3 +255,37 @@ def test_types_that_no_value_becomes(kind: pa.DataType, words: str) -> None:
     reason = why_not_json(kind)
     assert words in reason
     assert bool(reason) == bool(words)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("epoch", ["s", "ms", "us", "ns"])
+def test_instants_of_numbers_at_the_edges(unit: Any, epoch: Any) -> None:
+    """As Python counts: what microseconds, or the type, cannot hold is no instant, and nothing goes round."""
+    kind, scale = pa.timestamp(unit, "UTC"), {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    tops = [2**63 // by for by in (1, 10**3, 10**6, 10**9)]
+    numbers = sorted({sign * top + step for top in tops for sign in (1, -1) for step in (-1001, -1, 0, 1)})
+    numbers = [number for number in numbers if -(2**63) <= number < 2**63]
+    rows = decoded(pa.schema([("t", kind)]), [f'{{"t": {number}}}'.encode() for number in numbers], epoch)
+    for number, row in zip(numbers, rows, strict=True):
+        count = number * scale[unit] // scale[epoch]
+        stored_us = count * 10**6 // scale[unit]
+        fits = all(-(2**63) <= bound < 2**63 for bound in (count, stored_us))
+        assert row == ({"t": count} if fits else None), number
+
+
+def test_a_number_that_no_double_holds() -> None:
+    """However it is written, and in a field that nobody reads."""
+    schema = pa.schema([("x", pa.float64())])
+    texts = [
+        "1" + 308 * "0",
+        "1" + 309 * "0",
+        400 * "9",
+        "-" + 309 * "9" + ".0",
+        "1e309",
+        "0." + 400 * "1",
+        "Infinity",
+    ]
+    found = [decoded(schema, [f'{{"{name}": {text}}}'.encode() for text in texts]) for name in ("x", "y")]
+    assert [row is not None for row in found[0]] == [True, False, False, False, False, True, True]
+    assert [row is not None for row in found[1]] == [True, False, False, False, False, True, True]
+    assert decoded(schema, [b'{"y": "' + 400 * b"9" + b'"}']) == [{"x": None}]
