@@ -41,4 +41,5 @@ def _text(value: pa.Scalar) -> str:
     try:
         return str(value.as_py())
     except (OverflowError, ValueError):
-        return f"{value.value} of {value.type}"
+        number = pa.array([value]).view(pa.int64() if pa.types.is_timestamp(value.type) else pa.int32())[0]
+        return f"{number} of {value.type}"

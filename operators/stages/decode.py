@@ -27,12 +27,12 @@ class BoundDecode:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The column of texts."""
+        """The column of texts, which is one."""
         return (self.column,)
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """The columns of the schema."""
+        """The columns of the schema, in its order."""
         return tuple(self.reader.schema.names)
 
     def run(self, rows: pa.Table) -> StageResult:
