@@ -36,16 +36,15 @@ class StageResult:
 
 
 class BoundStage(Protocol):
-    """A stage that is bound to the types of its columns. It is pickled to tasks.
-
-    ``reads``: the columns that it reads; ``makes``: those that it adds or replaces.
-    """
+    """A stage that is bound to the types of its columns. It is pickled to tasks."""
 
     @property
-    def reads(self) -> tuple[str, ...]: ...
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it reads, by their names before it."""
 
     @property
-    def makes(self) -> tuple[str, ...]: ...
+    def makes(self) -> tuple[str, ...]:
+        """The columns that it adds, or puts others in the place of."""
 
     def run(self, rows: pa.Table) -> StageResult:
         """``rows`` with the columns after the stage, in their order. No value may make it raise."""
