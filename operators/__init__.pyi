@@ -111,7 +111,7 @@ from tidestate.operators.streams.windows import rolling as rolling
 from tidestate.operators.streams.windows import sessions as sessions
 from tidestate.operators.streams.windows import sliding as sliding
 from tidestate.operators.streams.windows import tumbling as tumbling
-from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId as DeliveryId
 from tidestate.recovery.retention.rules import CheckpointRetention as CheckpointRetention
 from tidestate.recovery.start.policy import Policy as Policy
 from tidestate.statestore.errors import CommitUnknownError as CommitUnknownError

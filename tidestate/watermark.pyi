@@ -21,9 +21,9 @@ __all__ = [
 ]
 
 from tidestate.operators.progress.generators import fixed as fixed
-from tidestate.operators.progress.tracker import Generator as Generator
-from tidestate.operators.progress.tracker import SourceReading as SourceReading
-from tidestate.operators.progress.tracker import SourceReport as SourceReport
+from tidestate.operators.progress.progress import Generator as Generator
+from tidestate.operators.progress.progress import SourceReading as SourceReading
+from tidestate.operators.progress.progress import SourceReport as SourceReport
 from tidestate.operators.streams.generators import bounded as bounded
 from tidestate.operators.streams.generators import by_buffers as buffers
 from tidestate.operators.streams.generators import ctis as ctis

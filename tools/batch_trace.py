@@ -40,7 +40,7 @@ from tidestate.operators.streams.running import Shortcut
 
 WARM, ROWS = 3, 200
 SECOND_US = 1_000_000
-SENT = {"rdd_transport": ("_scan", "_level"), "transport": ("map_side", "level_side")}
+SENT = {"transport": ("scan_rows", "level_rows", "map_side", "level_side")}
 """What the driver sends to tasks, by module of `tidestate.operators.spark`."""
 HOOKED = ("tidestate.operators.spark.query", "_on_batch")
 """The method that Spark calls with a batch."""

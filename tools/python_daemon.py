@@ -18,7 +18,7 @@ def begin_with_imports() -> None:
     """Import what tasks of ours do, unless this Python lacks it."""
     with suppress(ImportError):
         for name in (
-            "tidestate.operators.spark.rdd_transport",
+            "tidestate.operators.spark.tasks",
             "tidestate.operators.windows.plan",
             "pyarrow.dataset",
         ):

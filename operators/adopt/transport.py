@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import PartitionResult, TaskResult, finished, pane_files, write_state
-from tidestate.operators.engine.tasks import InProcess
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, OperatorInput, PartitionResult, TaskResult
+from tidestate.operators.engine.tasks import InProcess, finished, write_panes, write_state
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.input_progress import first_progress
-from tidestate.operators.progress.progress import Context, Progress
+from tidestate.operators.progress.progress import Context, Progress, first_progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import Restored
@@ -47,11 +45,10 @@ class AdoptingTransport:
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         rows_by_partition = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
-        panes = pane_files(objects, operator.plan, batch.checkpoint_id, rows.watermark_us, operator.emitted)
-        answers, counters = [], []
+        answers, panes, counters = [], [], []
         for partition in range(batch.partitions):
             answer, transition = _taken(batch, operator, objects, partition, rows_by_partition[partition], rows)
-            panes.add(transition.panes)
+            panes += [transition.panes] if transition.panes.num_rows else []
             answers.append(answer)
             counters.append(transition.counters)
         result = TaskResult(
@@ -60,8 +57,8 @@ class AdoptingTransport:
             answers=tuple(answers),
             progress=progress_reached(operator, rows),
             max_event_us=rows.max_event_us,
-            panes=panes.finish(),
-            chunks=panes.chunks,
+            panes=write_panes(objects, batch, operator, rows.watermark_us, panes),
+            chunks=len(panes),
             counters=total(counters),
             gone_us=rows.gone_us,
         )
@@ -89,7 +86,6 @@ def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:
     initial = first_progress(operator.plan.input.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
-        for name, source in initial.tracker.sources.items()
+        for name, source in initial.sources.items()
     }
-    tracker = msgspec.structs.replace(initial.tracker, sources=sources, watermark_us=batch.watermark_us)
-    return msgspec.structs.replace(initial, tracker=tracker)
+    return msgspec.structs.replace(initial, sources=sources, watermark_us=batch.watermark_us)

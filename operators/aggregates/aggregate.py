@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -188,11 +189,22 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal128(kind))
 
 
+KEPT_ONES = 1 << 20
+"""From so many on they are made anew: the others are memory that a process keeps."""
+
+
+@cache
+def _ones_up_to(rows: int) -> pa.Array:
+    return pa.array(np.ones(rows, np.int64))
+
+
 def ones(values: pa.ChunkedArray | None, rows: int) -> Values:
-    """1 for each event, or for each that has a value."""
-    if values is None or values.null_count == 0:
+    """1 for each event, or for each that has a value: in the same memory for all that count every event."""
+    if values is not None and values.null_count:
+        return values.is_valid().cast(pa.int64())
+    if rows > KEPT_ONES:
         return pa.array(np.ones(rows, np.int64))
-    return values.is_valid().cast(pa.int64())
+    return _ones_up_to(1 << (rows - 1).bit_length() if rows else 1).slice(0, rows)
 
 
 def doubles(values: Values) -> Values:

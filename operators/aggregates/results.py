@@ -32,6 +32,14 @@ def _finished(bound: BoundAggregate, aggregates: Sequence[BoundAggregate], group
             raise
         state = {column.name for aggregate in aggregates for column in aggregate.state}
         names = [name for name in groups.column_names if name not in state and not name.startswith("_")]
-        (group,) = groups.select(names).slice(row, 1).to_pylist()
-        facts = {name: str(value) for name, value in group.items()}
+        facts = {name: _text(groups[name][row]) for name in names}
         raise LimitError(error.message, code=error.code, **error.context, group=facts) from None
+
+
+def _text(value: pa.Scalar) -> str:
+    """A value for people; a time beyond the calendar of Python as its number."""
+    try:
+        return str(value.as_py())
+    except (OverflowError, ValueError):
+        number = pa.array([value]).view(pa.int64() if pa.types.is_timestamp(value.type) else pa.int32())[0]
+        return f"{number} of {value.type}"

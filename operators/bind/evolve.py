@@ -19,7 +19,7 @@ from tidestate.operators.describe.renames import named_columns, pending_renames,
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import PANE_KIND, Plan
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState

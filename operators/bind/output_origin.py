@@ -18,7 +18,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.streams.pane_settings import TIMESTAMP
 from tidestate.statestore.errors import UsageError
 

@@ -30,9 +30,8 @@ from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
-from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER, MessageNumbers
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import LIMIT_US, Watermarks
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.tracked import TrackedOffsets

@@ -14,8 +14,7 @@ from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId, Manifest
 from tidestate.statestore.errors import expect
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows

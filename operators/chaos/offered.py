@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 
 
 @dataclass(frozen=True)

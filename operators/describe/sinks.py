@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from tidestate.recovery.log.manifest import OutputKind
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId, OutputKind
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""When a window emits a pane: descriptions only. `tidestate.operators.windows.triggers` evaluates them."""
+"""When a window emits a pane: descriptions only. `tidestate.operators.windows.step` evaluates them."""
 
 from __future__ import annotations
 

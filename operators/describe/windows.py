@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LIMIT_US
 from tidestate.statestore.arrays import Counters, Numbers, Times
 from tidestate.statestore.spec.lists import places_within
 

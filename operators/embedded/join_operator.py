@@ -43,8 +43,8 @@ from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.stored_windows import partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
@@ -225,7 +225,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
 
     def _first(self, side: str) -> int | None:
         """The first offset of a side, where its windows start there."""
-        return self._standing.progress.tracker.first_offsets.get(side)
+        return self._standing.progress.first_offsets.get(side)
 
     def _kind(self, side: str) -> Sliding | None:
         """The windows of a side; None for sessions, and where one holds everything."""
@@ -312,9 +312,9 @@ def _opened(plan: JoinPlan, context: Context, newest: int | None) -> int | None:
     """A number that grows when a later window than any before is opened, on whichever side."""
     joined = plan.joined
     if joined.own is not None:
-        tracker = context.after.tracker
-        windows = (joined.windows_of(side, tracker.first_offsets.get(side)) for side in SIDES)
-        pairs = ((window, tracker.newest.get(side)) for window, side in zip(windows, SIDES, strict=True))
+        progress = context.after
+        windows = (joined.windows_of(side, progress.first_offsets.get(side)) for side in SIDES)
+        pairs = ((window, progress.newest.get(side)) for window, side in zip(windows, SIDES, strict=True))
         places = [_number(window, place) for window, place in pairs if window is not None and place is not None]
         return sum(places) if places else None
     return None if joined.windows is None or newest is None else _number(joined.windows, newest)

@@ -22,25 +22,21 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.embedded.pending import OpenPartitions, PendingPartition, PendingPartitions, Unflushed
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.engine.driver import Driver, MeasuredByDriver
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver, outstanding
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
-from tidestate.operators.engine.tasks import InProcess, step_partitions
+from tidestate.operators.engine.tasks import InProcess, step_partitions, with_rebuild
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.input_progress import stored_progress
-from tidestate.operators.progress.progress import Context, Progress, watermark_of
+from tidestate.operators.progress.progress import Context, Progress, stored_progress, watermark_of
 from tidestate.operators.windows.messages.edits import Edited
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
-from tidestate.recovery.log.outputs import DeliveryId, output_of
+from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, DeliveryId, output_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partitions import (
-    PartitionResult,
-    TaskResult,
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionResult, TaskResult
+from tidestate.operators.engine.tasks import (
     open_partition,
-    pane_files,
     rejections_of,
     take_step,
     write_outputs,
+    write_panes,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified
@@ -165,9 +163,6 @@ class Unflushed:
             monitor = restored(number).restored
             return write_state(objects, batch, operator, number, view.changes(), pending.due, pending.due_us, monitor)
 
-        files = pane_files(objects, plan, sequence, context.watermark, operator.emitted)
-        for panes in self.panes:
-            files.add(panes)
         reasons, example = rejections_of(plan, pa.concat_tables(self.rejected) if self.rejected else None)
         return TaskResult(
             operator=plan.name,
@@ -177,8 +172,8 @@ class Unflushed:
             expire=bounds,
             max_event_us=self.max_event_us,
             inputs=1 if self.messages else 0,
-            panes=files.finish(),
-            chunks=files.chunks,
+            panes=write_panes(objects, batch, operator, context.watermark, self.panes),
+            chunks=len(self.panes),
             late=write_outputs(objects, f"late/{plan.name}", sequence, self.rejected),
             counters=self.counters,
             rejected=reasons,

@@ -23,8 +23,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sinks import Refused, Sink
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
-from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.log.manifest import DeliveryId, Manifest, OperatorState, Output, OutputKind, output_of
 from tidestate.recovery.log.renames import columns_now, names_now, records_of, together
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files import tails

@@ -22,9 +22,8 @@ from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import JobLog
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
-from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.rebuild import (
     after_replay,
     check_replay,
@@ -38,11 +37,16 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.progress import GeneratorState, Numbering, Progress, watermark_of
-from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.progress.origins import BufferState
+from tidestate.operators.progress.progress import (
+    GeneratorState,
+    Numbering,
+    Progress,
+    restarted_progress,
+    stored_progress,
+    watermark_of,
+)
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -60,8 +64,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
-from tidestate.recovery.log.manifest_file import grown_needs
-from tidestate.recovery.log.successor import origin, successor
+from tidestate.recovery.log.manifest_file import grown_needs, origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.letter_case import check_letter_case
@@ -145,20 +148,22 @@ def by_operator(names: Iterable[str], head: Manifest, results: Sequence[TaskResu
 
 def _check_partitions(name: str, operator: OperatorState, results: Sequence[TaskResult]) -> None:
     """Every partition has answered once, from its base, or had nothing to do; all saw the same input."""
-    asked = [number for one in results for number in range(*one.span)]
-    answers = [answer for one in results for answer in one.answers]
-    inside = all(one.span[0] <= answer.partition < one.span[1] for one in results for answer in one.answers)
-    bases = {one.partition: operator.partitions[one.partition].lineage for one in answers} if inside else {}
-    found = [(one.partition, one.base_lineage) for one in answers]
+    asked = [number for result in results for number in range(*result.span)]
+    answers = [answer for result in results for answer in result.answers]
+    inside = all(
+        result.span[0] <= answer.partition < result.span[1] for result in results for answer in result.answers
+    )
+    bases = {answer.partition: operator.partitions[answer.partition].lineage for answer in answers} if inside else {}
+    found = [(answer.partition, answer.base_lineage) for answer in answers]
     invariant(
         asked == list(range(len(operator.partitions))) and found == sorted(bases.items()),
         "each partition answers once, from its base",
         operator=name,
-        asked=[one.span for one in results],
+        asked=[result.span for result in results],
         found=found,
     )
     for part in SAME:
-        values = [getattr(one, part) for one in results]
+        values = [getattr(result, part) for result in results]
         invariant(
             all(value == values[0] for value in values),
             "all partitions saw the same input",
@@ -174,12 +179,12 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Task
 
 def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
     """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
-    counters = total([one.counters for one in results])
+    counters = total([result.counters for result in results])
     count = counters.get
-    classes = sum(count(one, 0) for one in CLASSES)
+    classes = sum(count(lateness, 0) for lateness in CLASSES)
     invariant(count("accepted", 0) == classes, "an accepted event has one class", operator=name, counters=counters)
     refused = count("events", 0) - count("accepted", 0) + count("fed", 0) - count("fed_accepted", 0)
-    rows = sum(ref.rows for one in results for ref in one.late)
+    rows = sum(ref.rows for result in results for ref in result.late)
     invariant(
         0 <= refused <= rows,
         "an event that is not accepted has a row in the ledger",
@@ -192,23 +197,24 @@ def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
 def operator_after(operator: OperatorState, results: Sequence[TaskResult], progress: Progress) -> OperatorState:
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
-    states = {answer.partition: answer.state for one in results for answer in one.answers}
-    expire = next((one.expire for one in results if one.expire), {})
+    generator = plain.pop("generator")
+    states = {answer.partition: answer.state for result in results for answer in result.answers}
+    expire = next((result.expire for result in results if result.expire), {})
     return msgspec.structs.replace(
         operator.stepped(states, expire),
         watermark_us=watermark_of(progress),
         origins=progress.generator.origins or operator.origins,
-        progress=plain["tracker"],
-        advances=plain["generator"]["advances"],
-        buffers=plain["generator"]["buffers"].get(""),
-        buffers_by_side={side: saved for side, saved in plain["generator"]["buffers"].items() if side},
-        numbering=plain["generator"]["numbering"],
+        progress=plain,
+        advances=generator["advances"],
+        buffers=generator["buffers"].get(""),
+        buffers_by_side={side: saved for side, saved in generator["buffers"].items() if side},
+        numbering=generator["numbering"],
         resumes=False,
         gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )
 
 
-prepare(BufferState, Advance, Tracker, Numbering)
+prepare(BufferState, Advance, Progress, Numbering)
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
@@ -219,11 +225,12 @@ def progress_of(operator: OperatorState) -> Progress | None:
         by_side = operator.buffers_by_side if operator.buffers is None else {"": operator.buffers}
         buffers = msgspec.convert(by_side, dict[str, BufferState])
         advances = msgspec.convert(operator.advances, dict[str, Advance])
-        tracker = msgspec.convert(operator.progress, Tracker)
-        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
+        progress = msgspec.convert(operator.progress, Progress)
+        if any(len(steps) % STEP_BYTES for steps in progress.ahead.values()):
             raise msgspec.ValidationError("steps are pairs of a time and a position")
         numbering = msgspec.convert(operator.numbering, Numbering) if operator.numbering is not None else None
-        return Progress(tracker, GeneratorState(advances, buffers, operator.origins, numbering=numbering))
+        state = GeneratorState(advances, buffers, operator.origins, numbering=numbering)
+        return msgspec.structs.replace(progress, generator=state)
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; restore a good copy",
@@ -417,17 +424,10 @@ class Job:
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
         """
-        head, plans = self.head, self.graph.plans
-        answers = by_operator(plans, head, results)
-        _check_written(self.checkpoint.objects, head, results)
-        output = self.plan.name
-        if self.plan.output_origin is not None:
-            answers[output] = numbered_through(self.checkpoint.objects, self.plan, head.id + 1, answers[output])
+        head, plans, answers = self.head, self.graph.plans, self._checked(results)
         self._hook("before-manifest", head.id + 1)
         progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
-        operators = self._operators_after(answers, progress, rebuilt=rebuilt)
-        if mended:
-            operators = {name: with_all_back(head.operators[name], one) for name, one in operators.items()}
+        operators = self._operators_after(answers, progress, rebuilt=rebuilt, mended=mended)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
         manifest = successor(
@@ -436,14 +436,14 @@ class Job:
             self.checkpoint.writer,
             now_us(),
             operators=operators,
-            max_event_us=_latest(head.max_event_us, *(one.max_event_us for one in ordered)),
+            max_event_us=_latest(head.max_event_us, *(result.max_event_us for result in ordered)),
             processing_us=_latest(head.processing_us, position.processing_us),
             drained=drained,
             spark=position.spark or head.spark,
             input=position.input or head.input,
             scan=position.scan,
-            panes=tuple(ref for one in ordered for ref in one.panes),
-            late=tuple(ref for one in ordered for ref in one.late),
+            panes=tuple(ref for result in ordered for ref in result.panes),
+            late=tuple(ref for result in ordered for ref in result.late),
             delivered=self._delivered(withheld),
             counters=self._counters(ordered),
             restored=restored,
@@ -459,6 +459,15 @@ class Job:
         self._hook("after-manifest", manifest.id)
         return manifest
 
+    def _checked(self, results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
+        """The answers for each operator, as the next checkpoint may have them. Raises as `commit` does."""
+        objects, output = self.checkpoint.objects, self.plan
+        answers = by_operator(self.graph.plans, self.head, results)
+        _check_written(objects, self.head, results)
+        if output.output_origin is not None:
+            answers[output.name] = numbered_through(objects, output, self.head.id + 1, answers[output.name])
+        return answers
+
     def _asked_for(self, fed: Collection[str], request: int) -> dict[str, Any]:
         """What the next checkpoint says of calls between batches: up to where ledgers were put back, after one that
         has put back those of the operators ``fed``, and the newest request, which may be the one that makes it.
@@ -471,12 +480,17 @@ class Job:
 
     def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
         """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""
-        counters = total([self._named(one) for one in answers])
+        counters = total([self._named(result) for result in answers])
         invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         return counters
 
     def _operators_after(
-        self, answers: Mapping[str, Sequence[TaskResult]], progress: Mapping[str, Progress], *, rebuilt: bool
+        self,
+        answers: Mapping[str, Sequence[TaskResult]],
+        progress: Mapping[str, Progress],
+        *,
+        rebuilt: bool,
+        mended: bool,
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
@@ -484,6 +498,8 @@ class Job:
         operators[output] = _numbered(self.plan, operators[output], answers[output])
         for name, plan in self._replayed.items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
+        if mended:
+            operators = {name: with_all_back(head.operators[name], state) for name, state in operators.items()}
         return operators
 
     def _publish(self, manifest: Manifest) -> None:
@@ -522,7 +538,7 @@ class Job:
 
     def _restored(self, head: Manifest, results: Sequence[TaskResult]) -> Restore:
         """What the first step of this run has read."""
-        parts = [(answer.partition, answer.restored) for one in results for answer in one.answers]
+        parts = [(answer.partition, answer.restored) for result in results for answer in result.answers]
         return restore_of(head, self._store, parts, self.parallel)
 
     def _named(self, result: TaskResult) -> dict[str, int]:
@@ -550,7 +566,7 @@ def _adds_up(counters: dict[str, int]) -> bool:
     """Whether each operator accepted no more events than arrived, and each of them has one class of lateness."""
     prefixes = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
     return all(
-        sum(counters.get(prefix + one, 0) for one in CLASSES) == counters.get(f"{prefix}accepted", 0)
+        sum(counters.get(prefix + lateness, 0) for lateness in CLASSES) == counters.get(f"{prefix}accepted", 0)
         and counters.get(f"{prefix}accepted", 0) <= counters[f"{prefix}events"]
         for prefix in prefixes
     )

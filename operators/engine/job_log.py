@@ -1,4 +1,5 @@
-"""The log of a job: one line per published checkpoint, and warnings."""
+"""The log of a job: one line per published checkpoint, and warnings, as of a watermark that leapt because of one
+event."""
 
 from __future__ import annotations
 
@@ -6,23 +7,61 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.input_progress import LARGE_STRIDES, LEAST_STEPS, leapt, time_steps
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import Peak, TimeSteps
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.arrays import total
 from tidestate.statestore.durations import text_of
 
 log = logging.getLogger("tidestate")
+LARGE = 40
+"""From this number of events a bulk is large."""
+LARGE_STRIDES, SMALL_STRIDES = 2, 10
+"""A leap is this many times longer than the longest step of the run, with a large and with a small bulk."""
+FEW_STEPS, LEAST_STEPS = 300, 3
+"""With a small bulk and ``n`` known steps, a leap is at least ``FEW_STEPS / n`` times longer; with fewer than
+``LEAST_STEPS`` there is none."""
 WARN_EVERY_S = 60.0
 """How often a source, or an operator, is warned of."""
+
+
+def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: TimeSteps) -> bool:
+    """Whether one event, or a few, moved the watermark so far that events like the rest of the batch would be too
+    late.
+
+    That is the case if it is ahead of the bulk, and of the watermark before, by more than ``ahead_us`` (future
+    tolerance and allowed lateness) plus the span of the bulk, and by many times the longest step of the ``run`` so
+    far and of this bulk. Without a bulk the first watermark is never a leap: there is nothing to compare it with.
+    """
+    if peak is None or after_us == END_US or (before_us == BEGINNING_US and peak.bulk_us is None):
+        return False
+    bulk_us = before_us if peak.bulk_us is None else peak.bulk_us
+    span_us = 0 if peak.bulk_us is None else bulk_us - peak.least_us
+    distance_us, steps = after_us - max(before_us, bulk_us), run + peak.steps
+    if distance_us <= ahead_us + span_us:
+        return False
+    if peak.bulk >= LARGE:
+        return distance_us > LARGE_STRIDES * run.longest_us
+    return steps.known >= LEAST_STEPS and distance_us > _strides(steps.known) * steps.longest_us
+
+
+def _strides(known: int) -> int:
+    return max(SMALL_STRIDES, FEW_STEPS // known)
+
+
+def time_steps(before_us: int, after_us: int, peak: Peak | None) -> TimeSteps:
+    """The steps of a batch that moved the watermark: to its bulk, within it, and from there to the new watermark."""
+    if peak is None:
+        return TimeSteps() if before_us == BEGINNING_US else TimeSteps(1, after_us - before_us)
+    bulk_us = before_us if peak.bulk_us is None else max(before_us, peak.bulk_us)
+    ends = [(before_us, peak.least_us), (bulk_us, after_us)] if peak.bulk_us is not None else [(before_us, after_us)]
+    return sum((TimeSteps(1, end - start) for start, end in ends if BEGINNING_US < start < end), peak.steps)
 
 
 def crosses_gap(newest_us: int, peak: Peak, tolerance_us: int, run: TimeSteps) -> bool:
@@ -148,7 +187,7 @@ class JobLog:
         if after in (before, END_US):
             # Where the watermark stood still, its progress says nothing of the events of the batch.
             return None, True
-        steps, peak = self._steps.get(name, TimeSteps()), progress.tracker.peak
+        steps, peak = self._steps.get(name, TimeSteps()), progress.peak
         self._steps[name] = steps + time_steps(before, after, peak)
         leap = leapt(before, after, peak, plan.input.future_us + plan.allowed_us, steps)
         gap = peak is None or crosses_gap(before + plan.input.delay_us, peak, plan.input.future_us, steps)
@@ -157,7 +196,7 @@ class JobLog:
     def _log_checkpoint(self, manifest: Manifest) -> None:
         """The watermark of the output; lag, idle sources and gaps of the first operator."""
         first = next(iter(self._progress.values()))
-        numbers = metrics(first.tracker)
+        numbers = metrics(first)
         log.info(
             "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
             manifest.id,
@@ -222,7 +261,7 @@ class JobLog:
     def _behind(self, name: str) -> str:
         """The watermark, and the event that moved it there."""
         progress = self._progress[name]
-        peak = progress.tracker.peak
+        peak = progress.peak
         moved = f", moved by an event with {peak.event}" if peak is not None and peak.event else ""
         return f"; the watermark is {watermark_text(self._plans[name], progress.watermark_us)}{moved}"
 

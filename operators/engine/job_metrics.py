@@ -12,6 +12,7 @@ from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.topic_offsets import TopicOffsets, topic_offsets
 from tidestate.recovery.retention.rules import Upkept
+from tidestate.statestore.files.refs import count_files
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Fam
         yield from (one.labelled(labels) for one in families_of(progress, counted))
         files = head.operators[name].files
         for what, about, number in (
-            ("state_files", "Files of the state.", len(files)),
+            ("state_files", "Files of the state.", count_files(files)),
             (
                 "state_rows",
                 "Rows in files of the state; a replaced one counts until folded.",

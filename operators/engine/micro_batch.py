@@ -1,8 +1,8 @@
-"""A micro-batch: one step of a job from a checkpoint to the next, with or without input, as its tasks are told; and
-blocks, which are all that tasks send to each other. Pure.
+"""A micro-batch: one step of a job from a checkpoint to the next, with or without input, as its tasks are told;
+blocks, which are all that tasks send to each other; and what they answer. Pure.
 
 A block has rows for one operator and one task. Every task gets a block of each piece of input, even without rows for
-it: the header describes the whole piece, so that all tasks compute the same watermark.
+it: the facts in it are those of the whole piece, so that all tasks compute the same watermark.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import pyarrow as pa
 from tidestate.operators.plan.classify import Classified, PartitionedRows
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.input_progress import observed_progress
-from tidestate.operators.progress.instants import END_US
-from tidestate.operators.progress.progress import Claims, Context, Progress
-from tidestate.statestore.files.refs import PartitionState
+from tidestate.operators.progress.progress import Claims, Context, Progress, observed_progress
+from tidestate.operators.progress.watermarks import END_US
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.combiners import Registration
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Restored, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 
 QUIET_KEPT_US = 60_000_000
@@ -181,34 +180,25 @@ def is_due(state: PartitionState, watermark: int, now_us: int | None = None) -> 
     return by_clock or state.due_mark is None or watermark == END_US or state.due_mark <= watermark
 
 
-class BlockHeader(msgspec.Struct, frozen=True):
-    """The facts of a piece of input. Every task gets it; counters and times go to only one of them."""
-
-    claims: Claims = Claims()
-    max_event_us: int | None = None
-    after: dict[str, Progress] | None = None
-    """From an operator upstream: the progress of its reader, and those downstream of that, at the end."""
-    counters: dict[str, int] = {}
-    spent_us: dict[str, int] = {}
-    """How long the phases of its making took, see `phases`."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Part of piece ``number`` of an operator's input, for one task. ``operator``: its number in the graph."""
+class Block(msgspec.Struct, frozen=True):
+    """Part of piece ``number`` of an operator's input, for one task. ``operator``: its number in the graph. Every
+    task gets the facts of the piece; ledger rows, counters and times go to only one of them.
+    """
 
     operator: int
     task: int
     number: int
-    header: BlockHeader
-    rows: PartitionedRows | None
+    rows: PartitionedRows | None = None
     """Rows of `Plan.exchanged`, by state partition; None if there are none for the task."""
-    rejected: pa.Table | None
-    """Rows of the late ledger, in one of the blocks of a piece."""
-
-    def with_times(self, spent_us: dict[str, int]) -> Block:
-        """The block that brings the time that it and others took."""
-        return replace(self, header=msgspec.structs.replace(self.header, spent_us=spent_us))
+    claims: Claims = Claims()
+    max_event_us: int | None = None
+    after: dict[str, Progress] | None = None
+    """From an operator upstream: the progress of its reader, and those downstream of that, at the end."""
+    rejected: pa.Table | None = None
+    """Rows of the late ledger."""
+    counters: dict[str, int] = {}
+    spent_us: dict[str, int] = {}
+    """How long the phases of its making, and of that of others, took, see `PHASES`."""
 
 
 def blocks_of(
@@ -224,18 +214,13 @@ def blocks_of(
     """
     owner = number % len(of_tasks)
     claims = classified.claims if after is None else classified.claims.of_panes
-    header = BlockHeader(claims, classified.max_event_us if after is None else None, after)
+    newest_us = classified.max_event_us if after is None else None
     for task, span in enumerate(of_tasks):
         rows = classified.partials.between(*span)
-        owns = task == owner
-        yield Block(
-            operator,
-            task,
-            number,
-            msgspec.structs.replace(header, counters=classified.counters) if owns else header,
-            rows if rows.counts else None,
-            classified.rejected if owns else None,
-        )
+        block = Block(operator, task, number, rows if rows.counts else None, claims, newest_us, after)
+        if task == owner:
+            block = msgspec.structs.replace(block, rejected=classified.rejected, counters=classified.counters)
+        yield block
 
 
 def rows_by_partition(blocks: Iterable[Block]) -> dict[int, pa.Table]:
@@ -245,3 +230,53 @@ def rows_by_partition(blocks: Iterable[Block]) -> dict[int, pa.Table]:
         for partition, rows in block.rows.parts() if block.rows is not None else ():
             parts.setdefault(partition, []).append(rows)
     return {partition: pa.concat_tables(parts[partition]) for partition in sorted(parts)}
+
+
+class PartitionResult(msgspec.Struct, frozen=True):
+    """The answer of one partition, for the next manifest: it started from ``base_lineage``, and ``state`` is the
+    partition after the micro-batch.
+    """
+
+    partition: int
+    base_lineage: str
+    state: PartitionState
+    restored: Restored = Restored()
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    """The answer of one task for one operator: of the partitions in ``span``, from the first to before the last,
+    those in ``answers`` had arrivals or something due; the others are as they were, except that rows ``expire`` up to
+    these bounds.
+
+    ``inputs`` is the number of pieces that the input had, ``arrived`` that of the rows which were sent to the task,
+    ``chunks`` that of the state partitions that have emitted ``panes``, which are the chunks of an origin
+    (`tidestate.operators.plan.output_buffers`).
+    ``rejected``: the number of ledger rows by reason, with an ``example`` in words. ``host`` is where it ran, empty
+    in the driver's own process. ``gone_us``: windows up to this end had been closed before the job began, by the
+    query that it takes over from.
+    """
+
+    operator: str
+    span: tuple[int, int]
+    answers: tuple[PartitionResult, ...]
+    progress: Progress
+    expire: dict[str, int] = {}
+    max_event_us: int | None = None
+    inputs: int = 0
+    arrived: int = 0
+    panes: tuple[FileRef, ...] = ()
+    chunks: int = 0
+    late: tuple[FileRef, ...] = ()
+    counters: dict[str, int] = {}
+    host: str = ""
+    rejected: dict[str, int] = {}
+    example: str = ""
+    spent_us: dict[str, int] = {}
+    gone_us: int | None = None
+
+    def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
+        """The new files, of a bundle the last part: those that the partitions in ``base`` do not have."""
+        known = {ref.path for answer in self.answers for ref in base[answer.partition].files}
+        refs = (ref for answer in self.answers for ref in answer.state.files if ref.path not in known)
+        new = {ref.path: ref for ref in refs}
+        return (*new.values(), *self.panes, *self.late)

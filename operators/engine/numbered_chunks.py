@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.engine.partitions import OutputFiles, TaskResult, pane_folder
+from tidestate.operators.engine.micro_batch import TaskResult
+from tidestate.operators.engine.tasks import pane_folder, write_outputs
 from tidestate.operators.plan.output_buffers import numbered_from
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.prefetch import prefetch
@@ -34,9 +35,9 @@ def numbered_through(
             result, ends = results[task], task == emitting[-1]
             # Of the first task only the file of its last chunk differs.
             kept, again = (result.panes[:-1], result.panes[-1:]) if not first else ((), result.panes)
-            files = OutputFiles(written, pane_folder(plan), checkpoint_id)
-            for _, rows in prefetch(partial(read_file_rows, objects), again, FILES_AHEAD):
-                files.add(numbered_from(rows(), first, ends=ends))
-            numbered[task] = msgspec.structs.replace(result, panes=(*kept, *files.finish()))
+            read = prefetch(partial(read_file_rows, objects), again, FILES_AHEAD)
+            tables = (numbered_from(rows(), first, ends=ends) for _, rows in read)
+            files = write_outputs(written, pane_folder(plan), checkpoint_id, tables)
+            numbered[task] = msgspec.structs.replace(result, panes=(*kept, *files))
             first += result.chunks
     return numbered

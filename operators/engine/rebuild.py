@@ -9,17 +9,17 @@ from typing import Literal
 
 import msgspec
 
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.recovery.inspect.verify import Place, file_finding
+from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.recovery.inspect.verify import file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Rebuilding
 from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import CorruptionError, UsageError
-from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.files.refs import Location, PartitionState
 
 log = logging.getLogger("tidestate")
 
@@ -166,14 +166,14 @@ def _may_not_lose(plan: ReplayedPlan, operator: OperatorState) -> bool:
 
 def _wrong(
     checkpoint: Checkpoint, operator: OperatorState, tables: Collection[str], name: str, checkpoint_id: int
-) -> set[Place]:
+) -> set[Location]:
     """The message files of an operator that are damaged or gone; each is logged."""
     files = [(ref, checkpoint_id, True) for ref in operator.files if ref.table in tables]
     checked = checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), files)
     findings = [(ref, one) for (ref, _, _), finding in checked if (one := finding()) is not None]
     for _, one in findings:
         log.warning("operator %s: lost messages: %s: %s", name, one.path, one.why)
-    return {(ref.root, ref.path) for ref, _ in findings}
+    return {ref.location for ref, _ in findings}
 
 
 def _rows(state: PartitionState, tables: Collection[str]) -> int:
@@ -195,11 +195,11 @@ def _given_up(plan: ReplayedPlan, was: OperatorState, now: OperatorState) -> Ope
     return msgspec.structs.replace(now, rebuilding=None, resumes=True)
 
 
-def _without(state: PartitionState, tables: Collection[str], wrong: Collection[Place]) -> PartitionState:
+def _without(state: PartitionState, tables: Collection[str], wrong: Collection[Location]) -> PartitionState:
     """A state partition without these tables, if one of their files is wrong; under a lineage of its own, as caches
     have the rows. Where only some files were left out, rows that the others had deleted would come back.
     """
-    if not any((ref.root, ref.path) in wrong for ref in state.files):
+    if not any(ref.location in wrong for ref in state.files):
         return state
     files = tuple(ref for ref in state.files if ref.table not in tables)
     return msgspec.structs.replace(state, files=files, lineage=uuid.uuid4().hex, floor=state.sequence)

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tidestate.recovery.inspect.verify import Place, file_finding
+from tidestate.recovery.inspect.verify import file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, without_state
 from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.refs import Location
 
 log = logging.getLogger("tidestate")
 
@@ -139,18 +140,17 @@ class _WholeFiles:
     """Which files are whole: every byte is read, of each file once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._checked = checkpoint, dict[Place, bool]()
+        self._checkpoint, self._checked = checkpoint, dict[Location, bool]()
 
     def has(self, manifest: Manifest) -> bool:
         """Whether all state files of a checkpoint are there and whole."""
         refs = [ref for operator in manifest.operators.values() for ref in operator.files]
-        if not all(self._checked.get((ref.root, ref.path), True) for ref in refs):
+        if not all(self._checked.get(ref.location, True) for ref in refs):
             return False
         for ref in refs:
-            where = (ref.root, ref.path)
-            if where not in self._checked:
-                self._checked[where] = file_finding(self._checkpoint, ref, manifest.id, True) is None
-            if not self._checked[where]:
+            if ref.location not in self._checked:
+                self._checked[ref.location] = file_finding(self._checkpoint, ref, manifest.id, True) is None
+            if not self._checked[ref.location]:
                 return False
         return True
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, WHY_NEVER
+from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import Manifest, Output
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
 from tidestate.statestore.errors import UsageError
@@ -83,12 +83,40 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reas
         for rows_then in as_written(job.checkpoint, output.late_of(name)):
             names = names_now(job.head.operators[name].renamed, output.id)
             ledger = in_columns(rows_then, taking[name].late_schema, names)
-            ledgers[name].append(ledger.filter(pc.is_in(ledger["reason"], reasons)))
+            waiting_rows = ledger.filter(pc.is_in(ledger["reason"], reasons))
+            ledgers[name].append(_in_form_of_now(taking[name], waiting_rows, names))
             others[name].append(ledger["reason"])
     if reason is not None:
         _check_others(reason, chain.from_iterable(others.values()))
     waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
+
+
+def _in_form_of_now(plan: Plan, ledger: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    """Rows of a ledger as the stages of now can take them; ``names``: what columns of then are called now.
+
+    A row that could not be decoded comes back only to a job that decodes the same column, under the names of then: it
+    has nothing else. It stays in the ledger otherwise, and that is logged. A row that came late has the columns that
+    the operator saw too, and comes back with these if names have changed.
+    """
+    stages, undecodable = plan.input.stages, pc.equal(ledger["reason"], UNDECODABLE).to_numpy()
+    if not undecodable.any() and stages is None:
+        return ledger
+    can_run = np.zeros(ledger.num_rows, bool)
+    if stages is not None:
+        renamed = {name for names_then_now in names.items() if names_then_now[1] for name in names_then_now}
+        if renamed & {name for step in stages.steps for name in step.makes}:
+            ledger = stages.without_values_as_arrived(ledger)
+        else:
+            can_run = stages.can_run(ledger)
+    if count := int((undecodable & ~can_run).sum()):
+        log.warning(
+            "%d rows of %s that could not be decoded stay in the ledger: the job does not decode the column that "
+            "they came in, or its columns have other names since; give what they hold as rows",
+            count,
+            plan.name,
+        )
+    return ledger.filter(pa.array(~undecodable | can_run))
 
 
 def _check_others(reason: str, reasons: Iterable[pa.ChunkedArray]) -> None:

@@ -298,7 +298,7 @@ class Query:
 
     def _first_offset(self, side: str | None) -> int | None:
         progress = progress_of(self._state)
-        return progress.tracker.first_offsets.get(side or "") if progress is not None else None
+        return progress.first_offsets.get(side or "") if progress is not None else None
 
     def _kind(self, side: str | None) -> Sliding | None:
         """The windows of a side; None for sessions, and where one holds everything."""

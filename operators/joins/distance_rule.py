@@ -9,7 +9,7 @@ import numpy as np
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.joins.rule import Mark, PairRule, PositionBound, closed_at
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 
 

@@ -29,7 +29,7 @@ from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.joins.unmatched import among
 from tidestate.operators.plan.held_rows import AHEAD
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.messages.edits import Edited, sliding_end
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.operators.windows.stored_windows import value_of

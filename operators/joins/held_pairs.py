@@ -10,8 +10,8 @@ from tidestate.operators.joins.batch import JoinedRows
 from tidestate.operators.joins.names import DUE, EMIT, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.plan.transition import KINDS
-from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.statestore.arrays import constant
 from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges

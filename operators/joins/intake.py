@@ -13,8 +13,8 @@ from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
 from tidestate.operators.plan.reasons import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import END_US, OFFSET_LIMIT
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import END_US, OFFSET_LIMIT
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions

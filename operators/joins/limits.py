@@ -17,8 +17,8 @@ from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import OTHER_SIDE, OVER
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import Mark, mark_before
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges

@@ -27,15 +27,15 @@ from tidestate.operators.plan.held_rows import NUMBERED, number_rows, numbers_ta
 from tidestate.operators.plan.plan import ReplayedPlan, no_bound
 from tidestate.operators.plan.transition import KINDS, Transition
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks, sorting
 
 BEGAN = "_began"
 """The start of a lifetime, in microseconds: of an adjusted event the CTI."""
@@ -187,7 +187,7 @@ def _ended(plan: OverlapPlan, side: str, rows: pa.Table, ends: pa.Table) -> tupl
     starts, times = rows[BEGAN].to_numpy(), ends[AT].cast(pa.int64()).to_numpy()
     line = np.unique(np.concatenate([starts, times]))
     width = len(line) + 1
-    by_time = np.argsort(ending * width + np.searchsorted(line, times), kind="stable")
+    by_time = sorting(ending * width + np.searchsorted(line, times))
     codes = (ending * width + np.searchsorted(line, times))[by_time]
     place = np.searchsorted(codes, edge * width + np.searchsorted(line, starts))
     found = np.minimum(place, len(codes) - 1)
@@ -242,7 +242,7 @@ def _met(new: _Living, other: _Living, side: str) -> tuple[Numbers, Numbers]:
     for number in np.unique(classes).tolist():
         own = lives[classes == number]
         codes = other.keys[own] * width + np.searchsorted(line, other.starts[own])
-        own, codes = own[np.argsort(codes, kind="stable")], np.sort(codes)
+        own, codes = own[sorting(codes)], np.sort(codes)
         reach = END_US if number > 62 else 1 << number
         earliest = np.where(starts > BEGINNING_US + reach, starts - reach, BEGINNING_US)
         first = np.searchsorted(codes, new.keys[begins] * width + np.searchsorted(line, earliest))

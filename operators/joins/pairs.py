@@ -22,6 +22,7 @@ from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
+from tidestate.statestore.table.sorting import sorting
 
 
 def find_pairs(plan: PairTables, view: StateView, admitted: Admitted, context: Context) -> list[JoinedRows]:
@@ -115,7 +116,7 @@ def _assigned(
     position = plan.stores[side].position
     thin = rows.select([*plan.equal_names, position]).append_column(ROW, pa.array(np.arange(rows.num_rows)))
     if not ordered:
-        order = np.argsort(positions(rows[position]), kind="stable")
+        order = sorting(positions(rows[position]))
         thin = thin.take(pa.array(order))
     keys = requests.select(plan.equal_names)
     return assign_keys(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
@@ -145,5 +146,5 @@ def _in_order(side: str, stored: JoinedRows, new: JoinedRows) -> JoinedRows:
     places = {side: np.concatenate([stored.places[side], new.places[side]]) for side in (LEFT, RIGHT)}
     ends = None if stored.ends is None or new.ends is None else np.concatenate([stored.ends, new.ends])
     both = JoinedRows(rows, places, ends)
-    order = np.argsort(places[side], kind="stable")
+    order = sorting(places[side])
     return both if bool(np.all(np.diff(order) == 1)) else both.take(order)

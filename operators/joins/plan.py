@@ -39,8 +39,8 @@ from tidestate.operators.joins.unmatched import find_unmatched, unmatched_timers
 from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.plan import no_bound
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import assign_windows, refused_windows, too_late
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.arrays import Flags, Times
@@ -89,7 +89,7 @@ class JoinPlan(PairTables):
 
     def wakes(self, context: Context) -> bool:
         """Also where a side's newest row closes windows of the other side."""
-        moved = context.before.tracker.newest != context.after.tracker.newest
+        moved = context.before.newest != context.after.newest
         return super().wakes(context) or (self.follows_sides and moved)
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:

@@ -29,8 +29,8 @@ from tidestate.operators.joins.rule import Mark, mark_after, mark_before, withou
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.messages.identities import first_of_each, is_known, known_rows, remember, without_stored
 from tidestate.statestore.spec.arrowtypes import positions

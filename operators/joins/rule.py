@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 
 PositionBound = Times | None
@@ -49,13 +49,12 @@ def mark_before(context: Context) -> Mark:
     """How far the input had come at the start of a batch."""
     steps = {side: Maxima.unpacked([packed]) for side, packed in context.after.generator.steps.items()}
     # Where the first rows of a side are in the batch, its windows begin with them.
-    return Mark(context.watermark_before, context.before.tracker.newest, steps, context.after.tracker.first_offsets)
+    return Mark(context.watermark_before, context.before.newest, steps, context.after.first_offsets)
 
 
 def mark_after(context: Context) -> Mark:
     """How far the input has come at the end of a batch."""
-    tracker = context.after.tracker
-    return Mark(context.watermark, tracker.newest, first_offsets=tracker.first_offsets)
+    return Mark(context.watermark, context.after.newest, first_offsets=context.after.first_offsets)
 
 
 def without_none(bounds: Mapping[str, int | None]) -> dict[str, int]:

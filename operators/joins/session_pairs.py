@@ -10,12 +10,12 @@ from tidestate.operators.joins.tables import JoinTables
 from tidestate.statestore.arrays import Numbers, Times
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks, sorting
 
 
 def matched_places(left: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
     """The places of all pairs of an equal number of either side, by the left one's place."""
-    by_match = np.argsort(right, kind="stable")
+    by_match = sorting(right)
     there = right[by_match]
     first = np.searchsorted(there, left, "left")
     counts = np.searchsorted(there, left, "right") - first

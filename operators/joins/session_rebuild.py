@@ -21,8 +21,8 @@ from tidestate.operators.joins.batch import LostRows
 from tidestate.operators.joins.names import EMIT, MOVED, RETRACT, SESSIONS, SINCE
 from tidestate.operators.joins.session_pairs import matched_places, session_of, session_panes, sessions_of_keys
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME

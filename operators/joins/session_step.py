@@ -20,8 +20,8 @@ from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SES
 from tidestate.operators.joins.session_pairs import matched_places, session_panes
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges

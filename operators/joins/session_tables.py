@@ -24,9 +24,9 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.names import ENDS, MOVED, SESSIONS, SINCE, UNTIL
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.joins.tables import JoinTables, kept_columns
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.numbers import LoneOrigin
 from tidestate.operators.progress.progress import Observer
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.messages.tables import ORIGIN
 from tidestate.statestore.spec.arrowtypes import type_text

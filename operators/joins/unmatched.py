@@ -14,8 +14,8 @@ from tidestate.operators.joins.names import DUE, EMIT, RETRACT
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.plan.transition import Timer
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.messages.identities import is_known

@@ -12,7 +12,7 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.joins.distance_rule import DistanceRule, distances
 from tidestate.operators.joins.names import OTHER_SIDE
 from tidestate.operators.joins.rule import Mark, PairRule, PositionBound, closed_at
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import expect
 

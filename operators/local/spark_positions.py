@@ -14,12 +14,18 @@ from typing import NoReturn
 from tidestate.operators.describe.runs import JobHook, SparkOffsets
 from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import Entries, FilesRead, followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.spark.agreement import may_follow
-from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read
-from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.spark.spark_log import (
+    NOTHING_READ,
+    Entries,
+    FilesRead,
+    SparkLog,
+    followed,
+    log_offset,
+    store_lists,
+)
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, UsageError

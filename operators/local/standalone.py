@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
@@ -38,6 +39,7 @@ from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
+from tidestate.operators.local.input_mark import begin_mark, input_mark
 from tidestate.operators.local.replay import InputReplay, InputRunAgain, reached
 from tidestate.operators.local.requests import RequestedLoop
 from tidestate.operators.local.spark_positions import SparkPositions, offsets_of
@@ -53,7 +55,6 @@ from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.plain import ArrowRows, as_table
 from tidestate.statestore.spec.store import StoreConfig
-from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
 
 log = logging.getLogger("tidestate")
@@ -154,9 +155,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                     yield from replay.take(number, one_batch(driver.job.graph, table))
                 continue
             streams = one_batch(driver.job.graph, table)
-            mark = _mark(driver.job.graph, streams)
             if number == taken.batches - 1:
-                if mark != taken.last and taken.last:
+                if taken.last and taken.last != input_mark(driver.job.graph, streams):
                     raise IncompatibleError(
                         "the input differs from that of the checkpoint in its last batch: give "
                         "all of the input from the beginning; what the checkpoint contains is skipped",
@@ -173,8 +173,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 replay = None
             if self._is_stopped:
                 return
-            position = Position(input=InputPosition(number + 1, mark))
-            yield self._take(driver, streams, lambda _id, position=position: position)  # type: ignore[misc]
+            yield self._take(driver, streams, _marked(driver.job.graph, streams, InputPosition(number + 1, "")))
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
@@ -200,11 +199,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
-            mark = _mark(driver.job.graph, streams)
             if self._is_stopped:
                 return
-            after = Position(input=InputPosition(number + 1, mark, _plain(position)))
-            yield self._take(driver, streams, lambda _id, after=after: after)  # type: ignore[misc]
+            after = InputPosition(number + 1, "", _plain(position))
+            yield self._take(driver, streams, _marked(driver.job.graph, streams, after))
 
     def _sought_on_spark(self, source: SparkInput) -> Iterator[pa.Table]:
         """As `_sought`, of input with Spark's positions."""
@@ -267,7 +265,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             return None
         if needs_side_run(graph, head) or rebuilt(graph, head):
             described = expect(self._described, "a job that runs was described")
-            self._replaying = InputRunAgain(driver, described, self._hook, partial(_mark, graph), runner)
+            self._replaying = InputRunAgain(driver, described, self._hook, partial(input_mark, graph), runner)
             if self._replaying.left_to_identities:
                 self._replaying = InputReplay(driver)
         return self._replaying
@@ -499,11 +497,7 @@ def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str
     return batch.schema if isinstance(batch, pa.Table) else {name: rows.schema for name, rows in batch.items()}
 
 
-def _mark(graph: Graph, streams: Mapping[str, pa.Table]) -> str:
-    """A hash of the values that the job reads of a batch: it does not depend on how Arrow stores them."""
-    return hash_tables(
-        {
-            name: rows.select([n for n in graph.streams[name] if n in rows.column_names])
-            for name, rows in streams.items()
-        }
-    )
+def _marked(graph: Graph, streams: Mapping[str, pa.Table], after: InputPosition) -> Callable[[int], Position]:
+    """The position ``after`` a batch, with the hash of the batch, as `Driver.batch` asks for it."""
+    mark = begin_mark(graph, streams)
+    return lambda _id: Position(input=msgspec.structs.replace(after, last=mark()))

@@ -23,15 +23,6 @@ from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.plan.slicing import SlicedRows
 from tidestate.operators.plan.stages import StagedRows, Stages
-from tidestate.operators.progress.input_progress import (
-    peak_of,
-    peak_with_sample,
-    read_after_checks,
-    read_before_checks,
-    read_sliced,
-    rows_of_sources,
-)
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -39,8 +30,15 @@ from tidestate.operators.progress.progress import (
     GeneratorState,
     InputReading,
     joined_claims,
+    peak_of,
+    peak_with_sample,
+    read_after_checks,
+    read_before_checks,
+    read_sliced,
+    rows_of_sources,
     watermark_of,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LIMIT_US
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -67,8 +65,9 @@ class PartitionedRows:
             return cls(rows, ((0, rows.num_rows),))
         owners = partition_of(rows.select(keys), partitions)
         order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
-        found, counts = np.unique(owners, return_counts=True)
-        return cls(rows.take(pa.array(order)), tuple(zip(found.tolist(), counts.tolist(), strict=True)))
+        counts = np.bincount(owners, minlength=partitions)
+        present = np.flatnonzero(counts)
+        return cls(rows.take(pa.array(order)), tuple(zip(present.tolist(), counts[present].tolist(), strict=True)))
 
     def __getitem__(self, partition: int) -> pa.Table:
         """The rows of one partition."""
@@ -173,10 +172,11 @@ def _classified_rows(
     if named is not None:
         events = events.append_column(ONLY, named)
     events, filtered = _filtered(events)
-    accepted, rejected, counters = judge(plan, events, context)
+    times = event_times(events[plan.input.event_time])
+    accepted, rejected, counters = judge(plan, events, context, times)
     claims, passed_by = Claims(), accepted.slice(0, 0)
     if filtered.num_rows:
-        passed_by, _, _ = judge(plan, filtered, context)
+        passed_by, _, _ = judge(plan, filtered, context, event_times(filtered[plan.input.event_time]))
         counters["filtered"] = filtered.num_rows
     if not plan.reprocessing:
         timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
@@ -188,10 +188,11 @@ def _classified_rows(
     if plan.observers:
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, event_times(accepted[plan.input.event_time])
+    newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and accepted.num_rows + passed_by.num_rows:
         timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
-        peak = peak_of(event_times(timely[plan.input.event_time]), timely, plan.named_by)
+        timely_us = event_times(timely[plan.input.event_time]) if passed_by.num_rows else times
+        peak = peak_of(timely_us, timely, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
@@ -203,7 +204,7 @@ def _classified_rows(
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, newest, counters, claims)
-    rejected = with_refused(plan, accepted, rejected, counters, context)
+    rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
@@ -242,13 +243,19 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
 
 
 def with_refused(
-    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, context: Context
+    plan: Plan,
+    accepted: pa.Table,
+    rejected: pa.Table | None,
+    counters: Counters,
+    context: Context,
+    times: npt.NDArray[np.int64],
 ) -> pa.Table | None:
-    """The ``rejected`` events, and for accepted ones the windows that refuse them; these are counted."""
+    """The ``rejected`` events, and for accepted ones, at these ``times``, the windows that refuse them; these are
+    counted.
+    """
     watermark_us = watermark_of(context.before)
     if watermark_us is None:
         return rejected
-    times = event_times(accepted[plan.input.event_time])
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
@@ -345,21 +352,21 @@ def _added_and_typed(plan: Plan, rows: pa.Table, events: pa.Table, context: Cont
 
 def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
     """Rows of the ledger: through the stages as these are now, where it has the rows as they arrived."""
-    have_arrivals = stages.have_arrivals(events)
-    if have_arrivals.all():
+    can_run = stages.can_run(events)
+    if can_run.all():
         arrivals = _read(stages.arrivals(events), plan.input.read_names)
         return stages.run(with_types(arrivals, stages.read_schema))
     names = [name for name in plan.input.schema.names if name not in plan.input.added]
-    seen_rows = _read(events.filter(pa.array(~have_arrivals)), names)
+    seen_rows = _read(events.filter(pa.array(~can_run)), names)
     for missing in stages.ledger_fields:
         seen_rows = seen_rows.append_column(missing, pa.nulls(seen_rows.num_rows, missing.type))
-    if not have_arrivals.any():
+    if not can_run.any():
         return StagedRows(seen_rows)
-    result = _again(plan, stages, events.filter(pa.array(have_arrivals)))
+    result = _again(plan, stages, events.filter(pa.array(can_run)))
     staged_rows = with_fields(result.rows, names).select(seen_rows.column_names)
-    row_numbers = np.flatnonzero(have_arrivals)
+    row_numbers = np.flatnonzero(can_run)
     row_numbers = row_numbers if result.flags is None else row_numbers[result.flags]
-    row_numbers = np.concatenate([row_numbers, np.flatnonzero(~have_arrivals)])
+    row_numbers = np.concatenate([row_numbers, np.flatnonzero(~can_run)])
     rows = pa.concat_tables([staged_rows, seen_rows.cast(staged_rows.schema)])
     flags = np.zeros(events.num_rows, bool)
     flags[row_numbers] = True
@@ -429,10 +436,11 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
-    """Split events into accepted and rejected ones, and count the classes of lateness."""
+def judge(
+    plan: Plan, events: pa.Table, context: Context, times: npt.NDArray[np.int64]
+) -> tuple[pa.Table, pa.Table | None, Counters]:
+    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = watermark_of(context.before)
-    times = event_times(events[plan.input.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
@@ -440,15 +448,14 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
     failed = [(check.failing(events, times), check.reason) for check in plan.checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
     accepted = events
-    if reasons is None:
-        keep = np.ones(events.num_rows, bool)
-    else:
+    keep = None
+    if reasons is not None:
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
     counters = _counted(plan, times, keep, watermark_us)
     if not plan.reprocessing:
         counters |= _by_current_window(plan, times, [failing for failing, _ in failed], watermark_us)
-    if reasons is None:
+    if reasons is None or keep is None:
         return accepted, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
@@ -456,16 +463,17 @@ def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.
 
 
 def _counted(
-    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], watermark_us: int | None
+    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_] | None, watermark_us: int | None
 ) -> Counters:
-    """The number of events by class."""
-    accepted = int(np.count_nonzero(keep))
+    """The number of events by class. ``keep``: which are accepted, None for all."""
+    kept = times if keep is None else times[keep]
+    accepted = len(kept)
     if plan.reprocessing:
-        return {"fed": len(keep), "fed_accepted": accepted}
-    late = 0 if watermark_us is None else int(np.count_nonzero((times < watermark_us) & keep))
-    future = _ahead(plan, times[keep], watermark_us)
+        return {"fed": len(times), "fed_accepted": accepted}
+    late = 0 if watermark_us is None else int(np.count_nonzero(kept < watermark_us))
+    future = _ahead(plan, kept, watermark_us)
     return {
-        "events": len(keep),
+        "events": len(times),
         "mildly_late": late,
         "future": future,
         "accepted": accepted,

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Grid, Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import KeyRange, key_range
@@ -124,11 +124,8 @@ def least(parts: Iterable[pa.Table], column: str, above: int, upto: int | None =
     first = END_US
     for rows in parts:
         values = positions(rows[column])
-        values = values[values > above]
-        if upto is not None:
-            values = values[values <= upto]
-        if len(values):
-            first = min(first, int(values.min()))
+        inside = values > above if upto is None else (values > above) & (values <= upto)
+        first = min(first, int(values.min(initial=END_US, where=inside)))
     return first
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.watermarks import LIMIT_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 

@@ -15,11 +15,15 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.input_progress import combined_progress, finished_progress, first_progress
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.progress import Claims, Progress
-from tidestate.operators.progress.tracker import SourceReport
-from tidestate.operators.progress.watermarks import INPUT
+from tidestate.operators.progress.progress import (
+    Claims,
+    Progress,
+    SourceReport,
+    combined_progress,
+    finished_progress,
+    first_progress,
+)
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
@@ -203,7 +207,7 @@ class Graph:
             if upstream:
                 followed = {side for claims in upstream for side in claims.reports}
                 reached = SourceReport(time_us, generated=True)
-                sources = [one for one in before[name].tracker.sources if one.partition("/")[0] not in followed]
+                sources = [one for one in before[name].sources if one.partition("/")[0] not in followed]
                 streams = Claims(dict.fromkeys(sources, reached))
                 after[name] = combined_progress(
                     node.plan.input.watermarks, before[name], [*upstream, streams], now_us

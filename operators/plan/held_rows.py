@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range

@@ -17,8 +17,7 @@ from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding,
 from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
 from tidestate.operators.plan.stages import Stages
-from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text

@@ -6,17 +6,21 @@ no buffer, and takes no number. After NebulaStream, "Watermarking and Progress".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.output_origin import CHUNK, LAST_CHUNK, ORIGIN_FIELDS, OutputOrigin
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import FIRST_US, LAST_US
+from tidestate.operators.progress.watermarks import FIRST_US, LAST_US
+from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.tables import TIME
 
 
-def in_chunk(rows: pa.Table, origin: int, sequence: int, chunk: int, *, last: bool, mark: int | None) -> pa.Table:
+def in_chunk(rows: pa.Table, *, origin: int, sequence: int, chunk: int, last: bool, mark: int | None) -> pa.Table:
     """Rows of one chunk, with its numbers and the watermark that its origin has reached."""
     values = (origin, sequence, chunk, last, mark)
     for field, value in zip(ORIGIN_FIELDS, values, strict=True):
@@ -25,6 +29,24 @@ def in_chunk(rows: pa.Table, origin: int, sequence: int, chunk: int, *, last: bo
         column = pa.repeat(pa.scalar(value, kind), rows.num_rows).cast(field.type)
         rows = rows.append_column(field, column)
     return rows
+
+
+def in_buffer(
+    plan: Plan, origin: OutputOrigin, panes: Iterable[pa.Table], sequence: int, watermark: int
+) -> Iterator[pa.Table]:
+    """``panes``, of one state partition after the other, as the chunks of the buffer ``sequence`` of an ``origin``,
+    after a step that ends at ``watermark``.
+    """
+    number = expect(origin.origin, "what is stored of an origin has its number")
+    chunked = partial(in_chunk, origin=number, sequence=sequence, mark=output_mark(plan, origin, watermark))
+    waiting, chunk = None, -1
+    for chunk, rows in enumerate(panes):
+        # A chunk is held back until it is known whether another one follows.
+        if waiting is not None:
+            yield chunked(waiting, chunk=chunk - 1, last=False)
+        waiting = rows
+    if waiting is not None:
+        yield chunked(waiting, chunk=chunk, last=True)
 
 
 def numbered_from(rows: pa.Table, first: int, *, ends: bool) -> pa.Table:

@@ -31,8 +31,8 @@ from tidestate.operators.plan.input_spec import (
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
@@ -445,6 +445,11 @@ class Plan(ABC):
         return np.full(late.num_rows, END_US)
 
     @property
+    def message_tables(self) -> tuple[str, ...]:
+        """The state tables with stored messages, whose files may be lost while everything else is whole."""
+        return ()
+
+    @property
     def steps_together(self) -> bool:
         """Whether, if one state partition steps, all do: as what expires in one follows from its own state."""
         return False
@@ -550,11 +555,6 @@ class ReplayedPlan(Plan):
     """Since when messages are missing; None if none are."""
     resumes: bool = False
     """Whether it is the first micro-batch since all are back, or were given up."""
-
-    @property
-    @abstractmethod
-    def message_tables(self) -> tuple[str, ...]:
-        """The state tables with stored messages, whose files may be lost while everything else is whole."""
 
     @property
     @abstractmethod

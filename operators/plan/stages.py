@@ -40,6 +40,14 @@ class StageResult:
 class BoundStage(Protocol):
     """A stage that is bound to the types of its columns. It is pickled to tasks."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it reads, by their names before it."""
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The columns that it adds, or puts others in the place of."""
+
     def run(self, rows: pa.Table) -> StageResult:
         """``rows`` with the columns after the stage, in their order. No value may make it raise."""
 
@@ -111,16 +119,23 @@ class Stages:
             rows = _with_column(rows, ledger_name, ledger_rows[ledger_name])
         return StagedRows(rows, flags, tuple(refusals), passes)
 
-    def have_arrivals(self, rows: pa.Table) -> Flags:
-        """Which ``rows`` of the late ledger have their columns as they arrived, so that they can run through the
-        stages. The others were refused next to the state, and have the columns that the operator sees alone. Shape
-        ``(rows,)``.
+    def can_run(self, rows: pa.Table) -> Flags:
+        """Which ``rows`` of the late ledger have what all stages read, as it arrived, so that they can run through
+        these. The others were refused next to the state, or had other stages, and have the columns that the operator
+        saw alone. Shape ``(rows,)``.
         """
-        flags = np.zeros(rows.num_rows, bool)
-        for name, ledger_name in self.ledger_names:
-            if (column := _ledger_column(rows, name, ledger_name)) is not None:
-                flags |= column.is_valid().to_numpy()
+        names, flags = dict(self.ledger_names), np.ones(rows.num_rows, bool)
+        for name in {name for step in self.steps for name in step.reads}:
+            column = _ledger_column(rows, name, names.get(name, name))
+            flags &= np.zeros(rows.num_rows, bool) if column is None else column.is_valid().to_numpy()
         return flags
+
+    def without_values_as_arrived(self, rows: pa.Table) -> pa.Table:
+        """``rows`` of the late ledger that come back as the operator saw them: nothing as it arrived is in them."""
+        for _, name in self.ledger_names:
+            if name in rows.column_names:
+                rows = _with_column(rows, name, pa.chunked_array([pa.nulls(rows.num_rows, rows[name].type)]))
+        return rows
 
     def arrivals(self, rows: pa.Table) -> pa.Table:
         """Rows of the late ledger, or rows as they arrive, with the columns of `read_schema` that they have."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.statestore.spec.changes import ChangeSet
 
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, instants, is_watermark, moved
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, instants, is_watermark, moved
 from tidestate.statestore.arrays import Flags, Reasons, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns

@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.cut_buffers import (
     ArrivedBuffers,
     arrived_buffers,
     buffers_of,
     distinct_buffers,
 )
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
     SEEN,
+    Buffers,
+    BufferState,
     Origins,
     advance_origins,
+    buffers,
     end,
     origins,
     restore_waiting,
@@ -36,9 +36,17 @@ from tidestate.operators.progress.origins import (
     wait,
     with_new_origins,
 )
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged, source_column
-from tidestate.operators.progress.watermarks import SideColumns, Sources, Watermarks
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    Reports,
+    SourceReport,
+    WatermarkGenerator,
+    merged,
+    source_column,
+)
+from tidestate.operators.progress.watermarks import BEGINNING_US, SideColumns, Sources, Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -146,12 +154,7 @@ class BufferProgress(
         return InputReading(reading.events, claims, counters, (reading.refused, reading.reasons))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The buffers so far, and the watermark of each origin's longest complete prefix."""
         if side not in began.buffers:

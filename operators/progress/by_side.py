@@ -16,15 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import BufferState
+from tidestate.operators.progress.origins import BufferState
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
     InputReading,
+    Reports,
     WatermarkGenerator,
     joined_claims,
+    merged,
+    source_column,
 )
-from tidestate.operators.progress.tracker import Reports, merged, source_column
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import of_type
@@ -175,12 +177,7 @@ class BySide(
         return joined_claims(claims for claims, _ in readings), total([counters for _, counters in readings])
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The states and reports of all sides."""
         sources, state = list(known), began

@@ -31,9 +31,18 @@ from tidestate.operators.progress.cti_settings import (
     StoredSettings,
     effective_settings,
 )
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, SourceRows, merged, parts_of, rows_per_source
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    Reports,
+    SourceReport,
+    WatermarkGenerator,
+    merged,
+    parts_of,
+    rows_per_source,
+)
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -170,12 +179,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         return replace(reading, claims=msgspec.structs.replace(reading.claims, reports=present))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The newest CTI of each source, its own or imported."""
         upstream = {
@@ -188,7 +192,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         newest = {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
         return GeneratorState(advances), merged([newest, *(piece.reports for piece in claims)])
 
-    def _apply(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> InputReading:
+    def _apply(self, events: pa.Table, parts: tuple[list[str], Times], states: States, began: States) -> InputReading:
         """Apply the settings to rows in order. ``states``: of the sources so far; ``began``: at the start of the
         batch.
         """
@@ -226,7 +230,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
             taken,
         )
 
-    def _lifetimes(self, events: pa.Table, parts: SourceRows) -> Lifetimes:
+    def _lifetimes(self, events: pa.Table, parts: tuple[list[str], Times]) -> Lifetimes:
         """The lifetimes of all rows, by the columns of their source."""
         if not self.sides:
             return lifetimes(events, self.start, self.end, self.shape, self.shape_column)
@@ -292,11 +296,12 @@ def _imported(settings: AdvanceTime, name: str, states: States) -> int:
     return BEGINNING_US if source is None or source == name or source not in states else states[source].cti_us
 
 
-def _each(parts: SourceRows) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+def _each(parts: tuple[list[str], Times]) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     """Each source that has rows, with their indices in order."""
-    order = np.argsort(parts.codes, kind="stable")
-    ends = np.cumsum(np.bincount(parts.codes, minlength=len(parts.names))).tolist()
-    for name, first, last in zip(parts.names, [0, *ends], ends, strict=False):
+    names, owners = parts
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=len(names))).tolist()
+    for name, first, last in zip(names, [0, *ends], ends, strict=False):
         if first < last:
             yield name, order[first:last]
 

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffer_state import UNKNOWN, CutRow
-from tidestate.operators.progress.buffers import Buffers
+from tidestate.operators.progress.origins import UNKNOWN, Buffers, CutRow
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import UsageError
 

@@ -13,21 +13,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
-from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.tracker import (
+from tidestate.operators.progress.progress import (
+    Claims,
     Generator,
+    GeneratorState,
+    InputReading,
     Reports,
     SourceReading,
     SourceReport,
-    SourceRows,
+    WatermarkGenerator,
     merged,
     parts_of,
     rows_per_source,
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.watermarks import INPUT, SideColumns, Sources, Watermarks
+from tidestate.operators.progress.watermarks import (
+    BEGINNING_US,
+    FIRST_US,
+    INPUT,
+    LAST_US,
+    SideColumns,
+    Sources,
+    Watermarks,
+    instants,
+    is_watermark,
+    moved_one,
+)
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
@@ -64,12 +76,7 @@ class RowGenerator(WatermarkGenerator):
         return Claims(reading.reports, present), reading.counters
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The claims of all pieces, or of the clock for every known source."""
         generated: Reports = {}
@@ -83,7 +90,7 @@ class MaxEventTime(
     RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"
 ):
     """The largest event time minus ``delay_us``; without a delay NebulaStream's event time. The watermark of a source
-    that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.tracker`).
+    that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.progress`).
 
     Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and did not move the
     watermark; ``watermark_refused`` events have a time outside of the years 1 to 9999.
@@ -131,13 +138,19 @@ class MaxEventTime(
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """The rows and what they claim, as `Generator` says."""
         times, missing = instants(source_column(events, self.column), self.column)
+        parts = parts_of(events, source, by)
+        if len(times) and times.min() >= FIRST_US and times.max() <= self.plain_until(now_us):  # one missing is below
+            return SourceReading(events, _reports(times, parts, self._less_delay), {})
         beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
         held = np.zeros(len(times), bool)
         if self.hold_future_us is not None:
             held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
         claims = np.where(missing | beyond | held, BEGINNING_US, times)
-        reports = _reports(claims, parts_of(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
+        reports = _reports(claims, parts, self._less_delay)
         return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
+
+    def _less_delay(self, largest_us: int) -> int:
+        return moved_one(largest_us, -self.delay_us)
 
 
 class Fixed(RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"):
@@ -467,19 +480,19 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
 
 
 def _reports(
-    claims: Times, parts: SourceRows, watermark: Callable[[int], int], generated: bool = True
+    claims: Times, parts: tuple[list[str], Times], watermark: Callable[[int], int], generated: bool = True
 ) -> dict[str, SourceReport]:
-    """Reports with the largest claim of each source, as ``watermark`` adjusts it."""
-    if parts.alone:
+    """Reports with the largest claim of each source, as ``watermark`` adjusts it; ``parts`` as of `parts_of`."""
+    names, owners = parts
+    if len(names) == 1:
         largest = int(claims.max(initial=BEGINNING_US))
-        return {parts.names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}
-    most = np.full(len(parts.names), BEGINNING_US, np.int64)
-    np.maximum.at(most, parts.codes, claims)
-    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
+        return {names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}
+    most = np.full(len(names), BEGINNING_US, np.int64)
+    np.maximum.at(most, owners, claims)
+    rows = np.bincount(owners, minlength=len(names)).tolist()
     return {
         name: SourceReport(watermark(claim), rows=count, generated=generated)
-        for name, claim, count in zip(parts.names, most.tolist(), rows, strict=True)
-        if count
+        for name, claim, count in zip(names, most.tolist(), rows, strict=True)
     }
 
 

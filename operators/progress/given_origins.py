@@ -16,12 +16,24 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.buffer_state import BufferState
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.origins import advance_origins, assigned, register_sources, restore, save
-from tidestate.operators.progress.progress import Claims, GeneratorState, WatermarkGenerator
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged
+from tidestate.operators.progress.origins import (
+    BufferState,
+    advance_origins,
+    assigned,
+    buffers,
+    register_sources,
+    restore,
+    save,
+)
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    Reports,
+    SourceReport,
+    WatermarkGenerator,
+    merged,
+)
 from tidestate.operators.progress.watermarks import Claimant, SideColumns
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
@@ -76,12 +88,7 @@ class GivenOrigins(
         return MaxEventTime(self.column).after_checks(accepted, rejected, source, by, now_us)
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """One more buffer of each source that has rows in the batch, and the watermarks that follow."""
         so_far = {*known}

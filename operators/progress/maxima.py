@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import OFFSET_LIMIT
+from tidestate.operators.progress.watermarks import OFFSET_LIMIT
 from tidestate.statestore.arrays import Times
 
 STEP_BYTES = 16

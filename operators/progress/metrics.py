@@ -12,13 +12,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import gaps_waited_for
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import TrackedSource, Tracker
-from tidestate.operators.progress.watermarks import INPUT
+from tidestate.operators.progress.origins import OriginCounters, gaps_waited_for
+from tidestate.operators.progress.progress import Progress, TrackedSource
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, INPUT
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
@@ -42,28 +39,29 @@ class Family(NamedTuple):
 def metrics_of(progress: Progress) -> Metrics:
     """The numbers of an operator's input after its last round."""
     buffers = progress.generator.buffers.get("")
-    return metrics(progress.tracker, buffers.ids or {} if buffers is not None else {})
+    return metrics(progress, buffers.ids or {} if buffers is not None else {})
 
 
-def metrics(tracker: Tracker, origins: Mapping[str, int] = MappingProxyType({})) -> Metrics:
-    """The numbers of a tracker after its last round; ``origins``: the ids of its sources, where they have some."""
-    marks = [_known(source.watermark_us) for source in tracker.sources.values()]
+def metrics(progress: Progress, origins: Mapping[str, int] = MappingProxyType({})) -> Metrics:
+    """The numbers of the sources of an input after its last round; ``origins``: the ids of its sources, where they
+    have some."""
+    marks = [_known(source.watermark_us) for source in progress.sources.values()]
     lead = max((mark for mark in marks if mark is not None), default=None)
-    watermark = _known(tracker.watermark_us)
+    watermark = _known(progress.watermark_us)
     return Metrics(
         watermark_us=watermark,
-        lag_us=_less(tracker.processing_us, watermark),
-        drift_us=tracker.drift_us,
-        max_drift_us=tracker.max_drift_us,
-        advances=tracker.advances,
-        backward=tracker.backward,
-        refused=tracker.refused,
-        clock_backward=tracker.clock_backward,
-        idle_sources=sum(source.standing == "idle" for source in tracker.sources.values()),
-        ended_sources=tracker.ended,
+        lag_us=_less(progress.processing_us, watermark),
+        drift_us=progress.drift_us,
+        max_drift_us=progress.max_drift_us,
+        advances=progress.advances,
+        backward=progress.backward,
+        refused=progress.refused,
+        clock_backward=progress.clock_backward,
+        idle_sources=sum(source.standing == "idle" for source in progress.sources.values()),
+        ended_sources=progress.ended,
         sources={
-            name: _source(one, tracker.processing_us, lead, origins.get(name))
-            for name, one in sorted(tracker.sources.items())
+            name: _source(one, progress.processing_us, lead, origins.get(name))
+            for name, one in sorted(progress.sources.items())
         },
     )
 
@@ -94,7 +92,7 @@ def _less(later_us: int | None, earlier_us: int | None) -> int | None:
 
 def gaps_of_progress(progress: Progress) -> list[Gap]:
     """The gaps that origins wait for."""
-    now_us, by_side = progress.tracker.processing_us, progress.generator.buffers
+    now_us, by_side = progress.processing_us, progress.generator.buffers
     if now_us is None:
         return []
     return [gap for side, saved in by_side.items() for gap in gaps_waited_for(saved, now_us, side)]

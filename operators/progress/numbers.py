@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import (
     Claims,
     GeneratorState,
@@ -25,9 +24,13 @@ from tidestate.operators.progress.progress import (
     Numbering,
     Observer,
     Progress,
+    Reports,
+    SourceReport,
     WatermarkGenerator,
+    merged,
+    rows_per_source,
 )
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged, rows_per_source
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.errors import UsageError
 
 
@@ -58,7 +61,7 @@ class LoneOrigin(Observer):
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
         state = progress.generator
         origins = self._one_of_each([*state.origins, *(origin for piece in claims for origin in piece.origins)])
-        return Progress(progress.tracker, msgspec.structs.replace(state, origins=origins))
+        return msgspec.structs.replace(progress, generator=msgspec.structs.replace(state, origins=origins))
 
     def _one_of_each(self, seen: Iterable[str]) -> tuple[str, ...]:
         """The different ones, in order. Raises `UsageError` for a second one of a column."""
@@ -137,12 +140,7 @@ class MessageNumbers(
         return InputReading(numbered_rows, claims, refused=(refused_rows, reasons))
 
     def combine(
-        self,
-        began: GeneratorState,
-        claims: Sequence[Claims],
-        known: Iterable[str],
-        now_us: int,
-        side: str = "",
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
     ) -> tuple[GeneratorState, Reports]:
         """The messages so far, of all pieces."""
         numberings = [began.numbering, *(piece.numbering for piece in claims)]

@@ -5,23 +5,356 @@ and a watermark. A sequence number is complete when all chunks up to the last ha
 largest. The watermark of an origin is the largest in its longest complete prefix, the overall one W the smallest over
 origins. The result does not depend on the order of arrival. The state of an origin is its prefix and the buffers
 after the first gap. After NebulaStream, "Watermarking and Progress".
+
+A unit is all chunks of one sequence number; with ``behind`` k it covers the numbers ``sequence - k`` to ``sequence``.
+Chunks become units, and those the longest prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffer_state import BufferState, OriginCounters, OriginsState
-from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.figures import Gap
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.units import BufferRows, Units, absorbed_of, no_numbers, no_rows, units_of
+from tidestate.operators.progress.watermarks import BEGINNING_US, instants, is_watermark
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.errors import UsageError, invariant
+
+_MORE_THAN_ANY = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class BufferRows:
+    """Buffers by owner (index of an origin); parallel columns of shape ``(rows,)``."""
+
+    owners: Numbers
+    sequences: Numbers
+    chunks: Numbers
+    last: Flags
+    watermarks_us: Times
+    behind: Numbers
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def of(self, rows: Flags | Numbers) -> BufferRows:
+        """The rows of a mask, or of these indices."""
+        return BufferRows(*(column[rows] for column in self._columns))
+
+    def then(self, other: BufferRows) -> BufferRows:
+        """The rows of both, in this order."""
+        if not len(self):
+            return other
+        return BufferRows(*map(np.concatenate, zip(self._columns, other._columns, strict=True)))
+
+    @property
+    def _columns(self) -> tuple[Any, ...]:
+        return self.owners, self.sequences, self.chunks, self.last, self.watermarks_us, self.behind
+
+
+def no_numbers() -> Numbers:
+    """A column of int64 without rows."""
+    return np.zeros(0, np.int64)
+
+
+def no_rows() -> BufferRows:
+    """The rows of buffers that hold none."""
+    nothing = no_numbers()
+    return BufferRows(nothing, nothing, nothing, np.zeros(0, bool), nothing, nothing)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units by owner, then sequence number; parallel columns.
+
+    ``first`` is the smallest sequence number of each. ``rows`` are the buffers that count, by owner, sequence and
+    chunk. ``repeated`` (duplicate chunks) and ``rejected`` (chunks above the last one) are indices of the others. A
+    unit is ``whole`` when all chunks up to its last have arrived; of two last chunks the lower counts.
+    """
+
+    owners: Numbers
+    sequences: Numbers
+    first: Numbers
+    watermarks_us: Times
+    whole: Flags
+    rows: BufferRows
+    repeated: Numbers
+    rejected: Numbers
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """Owners whose prefix has grown, with the new prefix and watermark; ``backward`` counts units that step back."""
+
+    owners: Numbers
+    prefixes: Numbers
+    watermarks_us: Times
+    backward: int
+
+
+def units_of(rows: BufferRows) -> Units:
+    """Group buffers, in the order of arrival, into units."""
+    single = bool(rows.last.all()) and not bool(rows.chunks.any())
+    order = _order(rows, by_chunk=not single)
+    rows = rows if order is None else rows.of(order)
+    places = np.arange(len(rows)) if order is None else order
+    new_unit = _changes(rows.owners, rows.sequences)
+    if single and bool(new_unit.all()):
+        first = rows.sequences - rows.behind
+        whole = np.ones(len(rows), bool)
+        return Units(rows.owners, rows.sequences, first, rows.watermarks_us, whole, rows, no_numbers(), no_numbers())
+    new_row = new_unit | _changes(rows.chunks)
+    repeated = places[~new_row]
+    if len(repeated):
+        rows, places, new_unit = _once(rows, np.flatnonzero(new_row)), places[new_row], new_unit[new_row]
+    starts = np.flatnonzero(new_unit)
+    unit = np.cumsum(new_unit) - 1
+    last_chunks = np.minimum.reduceat(np.where(rows.last, rows.chunks, _MORE_THAN_ANY), starts)
+    counts = rows.chunks <= last_chunks[unit]
+    seen = np.add.reduceat(counts.astype(np.int64), starts)
+    return Units(
+        owners=rows.owners[starts],
+        sequences=rows.sequences[starts],
+        first=np.maximum.reduceat(rows.sequences - rows.behind, starts),
+        watermarks_us=np.maximum.reduceat(np.where(counts, rows.watermarks_us, BEGINNING_US), starts),
+        whole=(last_chunks != _MORE_THAN_ANY) & (seen == last_chunks + 1),
+        rows=rows if bool(counts.all()) else rows.of(counts),
+        repeated=repeated,
+        rejected=places[~counts],
+    )
+
+
+def _once(rows: BufferRows, heads: Numbers) -> BufferRows:
+    """Sorted buffers without duplicates. Where duplicates differ, the result does not depend on their order."""
+    return BufferRows(
+        rows.owners[heads],
+        rows.sequences[heads],
+        rows.chunks[heads],
+        np.logical_or.reduceat(rows.last, heads),
+        np.maximum.reduceat(rows.watermarks_us, heads),
+        np.minimum.reduceat(rows.behind, heads),
+    )
+
+
+def absorbed_of(units: Units, prefixes: Numbers, watermarks_us: Times) -> Absorbed:
+    """Extend each owner's prefix by whole units. ``prefixes`` and ``watermarks_us`` are those so far, by owner."""
+    owners, sequences, first, marks = units.owners, units.sequences, units.first, units.watermarks_us
+    if not bool(units.whole.all()):
+        owners, sequences, first, marks = (c[units.whole] for c in (owners, sequences, first, marks))
+    if not len(owners):
+        return Absorbed(no_numbers(), no_numbers(), no_numbers(), 0)
+    heads = np.flatnonzero(_changes(owners))
+    reached = np.append(0, sequences[:-1])
+    reached[heads] = prefixes[owners[heads]]
+    if np.any(first < sequences):
+        first = _earliest_from(first, heads)
+    gap = first > reached + 1
+    if gap.any():
+        gaps = np.cumsum(gap)
+        before: Numbers = gaps[heads] - gap[heads]
+        joined = gaps == np.repeat(before, np.diff(np.append(heads, len(owners))))
+        owners, sequences, marks = owners[joined], sequences[joined], marks[joined]
+        heads = np.flatnonzero(_changes(owners))
+    if not len(owners):
+        return Absorbed(no_numbers(), no_numbers(), no_numbers(), 0)
+    grown, ends = owners[heads], np.append(heads[1:], len(owners)) - 1
+    before_us = watermarks_us[grown]
+    largest = np.maximum(np.maximum.reduceat(marks, heads), before_us)
+    return Absorbed(grown, sequences[ends], largest, _steps_back(marks, heads, before_us))
+
+
+def _order(rows: BufferRows, by_chunk: bool) -> Numbers | None:
+    """The stable order by owner, sequence and chunk; None if the rows are in that order."""
+    keys = [rows.sequences]
+    if by_chunk:
+        keys.insert(0, rows.chunks)
+    if rows.owners.any():
+        keys.append(rows.owners)
+    if len(keys) == 1:
+        if bool(np.all(keys[0][1:] >= keys[0][:-1])):
+            return None
+        order: Numbers = np.argsort(keys[0], kind="stable")
+        return order
+    return np.lexsort(keys)
+
+
+def _changes(*columns: Numbers) -> Flags:
+    """Whether each row differs from the one before in any column; the first one does."""
+    changed = np.zeros(len(columns[0]), bool)
+    changed[:1] = True
+    for column in columns:
+        changed[1:] |= column[1:] != column[:-1]
+    return changed
+
+
+def _earliest_from(first: Numbers, heads: Numbers) -> Numbers:
+    """The smallest ``first`` of each unit and the later ones of its owner: a later unit may contain it."""
+    earliest = np.empty_like(first)
+    for head, end in zip(heads.tolist(), [*heads[1:].tolist(), len(first)], strict=True):
+        earliest[head:end] = np.minimum.accumulate(first[head:end][::-1])[::-1]
+    return earliest
+
+
+def _steps_back(marks: Times, heads: Numbers, before_us: Times) -> int:
+    """The number of units whose watermark is below an earlier one of their owner; units without one do not count."""
+    previous = np.append(BEGINNING_US, marks[:-1])
+    previous[heads] = before_us
+    if not np.any(marks < previous):
+        return 0
+    steps = 0
+    ends = [*heads[1:].tolist(), len(marks)]
+    for head, end, before in zip(heads.tolist(), ends, before_us.tolist(), strict=True):
+        reached = np.maximum(np.maximum.accumulate(marks[head:end]), before)
+        known = marks[head:end] != BEGINNING_US
+        steps += int(np.count_nonzero(known & (marks[head:end] < reached)))
+    return steps
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Buffers in the order of arrival; all columns of shape ``(buffers,)``, int64 but for the flags.
+
+    Chunks count from 0. A buffer with ``behind`` k covers the sequence numbers ``sequence - k`` to ``sequence``.
+    ``watermark_refused``: its watermark is not valid, so it moves progress without one. ``unusable``: the origin,
+    sequence or chunk number is null or not a whole number.
+    """
+
+    origins: Numbers
+    sequences: Numbers
+    chunks: Numbers
+    last: Flags
+    watermarks_us: Times
+    behind: Numbers
+    watermark_refused: Flags
+    unusable: Flags
+
+    def __len__(self) -> int:
+        return len(self.origins)
+
+
+def buffers(
+    origins: Any, sequences: Any, chunks: Any = 0, last: Any = True, watermarks: Any = None, behind: Any = 0
+) -> Buffers:
+    """Buffers from Arrow or numpy columns of equal length; a single number applies to all rows.
+
+    Watermarks are timestamps, or microseconds as integers or floats; those that are null, NaN or outside of the years
+    1 to 9999 (except the ends of time) are refused row by row. Raises `UsageError` for other types or lengths.
+    """
+    ids, no_id = _numbers(origins, "origins", None)
+    rows = len(ids)
+    numbers, no_number = _numbers(sequences, "sequences", rows)
+    parts, no_part = _numbers(chunks, "chunks", rows)
+    ranges, no_range = _numbers(behind, "behind", rows)
+    marks, no_mark = (
+        (np.full(rows, BEGINNING_US, np.int64), np.ones(rows, bool))
+        if watermarks is None
+        else instants(_sized(watermarks, "watermarks", rows), "watermarks")
+    )
+    refused = no_mark | ~is_watermark(marks)
+    if refused.any():
+        marks = np.where(refused, BEGINNING_US, marks)
+    unusable = no_id | no_number | no_part | no_range
+    return Buffers(ids, numbers, parts, _flags(last, rows), marks, ranges, refused, unusable)
+
+
+def _sized(column: Any, name: str, rows: int | None) -> Any:
+    """``column`` as an array of ``rows`` values; a single number is repeated."""
+    if isinstance(column, int | float) and rows is not None:
+        return np.full(rows, column)
+    array = column if isinstance(column, pa.ChunkedArray | pa.Array | np.ndarray) else pa.array(column)
+    if rows is not None and len(array) != rows:
+        raise UsageError(
+            "the columns of buffers must have the same length",
+            code="progress-column",
+            column=name,
+            expected=rows,
+            found=len(array),
+        )
+    return array
+
+
+def _numbers(column: Any, name: str, rows: int | None) -> tuple[Numbers, Flags]:
+    column = _sized(column, name, rows)
+    if isinstance(column, np.ndarray) and column.dtype == np.int64:
+        return column, np.zeros(len(column), bool)
+    return instants(column, name)
+
+
+def _flags(column: Any, rows: int) -> Flags:
+    if isinstance(column, bool):
+        return np.full(rows, column)
+    column = _sized(column, "last", rows)
+    if isinstance(column, np.ndarray) and column.dtype == np.bool_:
+        return column
+    array = column if isinstance(column, pa.ChunkedArray | pa.Array) else pa.array(column)
+    if not pa.types.is_boolean(array.type):
+        raise UsageError(
+            "the column that marks the last chunk must be boolean",
+            code="progress-column",
+            column="last",
+            found=array.type,
+        )
+    return np.asarray(pc.fill_null(array, False)).astype(bool, copy=False)
+
+
+CutRow = tuple[int, int, int, int, int, int, int]
+"""Of a buffer that is not whole: origin, sequence and chunk number, whether it is the last chunk, watermark, rows so
+far, rows that it has (`UNKNOWN` where a flag says so).
+"""
+UNKNOWN = -1
+"""How many rows a buffer has whose last row has not arrived."""
+
+
+class OriginCounters(msgspec.Struct, frozen=True):
+    """Buffers over the life of a job, by reason. ``gave_up`` counts sequence numbers of gaps that were given up."""
+
+    counted: int = 0
+    seen_before: int = 0
+    bad_sequence: int = 0
+    bad_chunk: int = 0
+    chunk_after_last: int = 0
+    two_last_chunks: int = 0
+    sequence_after_end: int = 0
+    watermark_refused: int = 0
+    backward: int = 0
+    gave_up: int = 0
+
+
+class OriginsState(msgspec.Struct, frozen=True):
+    """Plain data for the manifest: id, prefix, watermark and last sequence number (or `OPEN`) of each origin, by id;
+    and the ``pending`` buffers as columns.
+
+    Of origins that have ended: how many, their largest watermark, and their ids as ranges (see `ENDED_RANGES`).
+    """
+
+    origins: list[tuple[int, int, int, int]]
+    pending: dict[str, list[int]]
+    watermark_us: int = BEGINNING_US
+    ended: int = 0
+    counters: OriginCounters = OriginCounters()
+    ended_us: int = BEGINNING_US
+    ended_ids: list[tuple[int, int]] = []
+
+
+class BufferState(msgspec.Struct, frozen=True):
+    """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
+    kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
+    ``cut``: buffers of which rows are still to come. ``ids``: the origin of each source by name, where the engine
+    gives them.
+    """
+
+    origins: OriginsState
+    waiting: list[tuple[int, int]] = []
+    given_up: list[tuple[int, int, int]] = []
+    cut: list[CutRow] = []
+    ids: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
 
 OPEN = -1
 """The last sequence number of an origin that has not declared one."""

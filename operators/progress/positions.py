@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima, SidePositions, opening
 from tidestate.operators.progress.progress import Claims, Observer, Progress
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class NewestPositions(Observer):
         return Claims(newest=newest, first_offsets=first_offsets)
 
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
-        tracker, passed = progress.tracker, progress.watermark_us if self.in_order else END_US
-        newest, steps, waiting, first_offsets = {}, {}, {}, dict(tracker.first_offsets)
+        passed = progress.watermark_us if self.in_order else END_US
+        newest, steps, waiting, first_offsets = {}, {}, {}, dict(progress.first_offsets)
         for placed in self.sides:
             side = placed.side
             # A step that is here already is no step again, so it does not matter who has called this before.
-            new = Maxima.unpacked([tracker.ahead.get(side, b""), *(piece.newest.get(side, b"") for piece in claims)])
+            new = Maxima.unpacked([progress.ahead.get(side, b""), *(piece.newest.get(side, b"") for piece in claims)])
             waiting[side] = new.since(passed)
             steps[side] = Maxima.unpacked([progress.generator.steps.get(side, b""), new.before(passed).packed()])
-            newest[side] = steps[side].last(tracker.newest.get(side, BEGINNING_US))
+            newest[side] = steps[side].last(progress.newest.get(side, BEGINNING_US))
             if not placed.from_first:
                 continue
             arrived = [offsets[side] for offsets in (first_offsets, *_first_offsets(claims)) if side in offsets]
@@ -56,18 +56,18 @@ class NewestPositions(Observer):
                 # Until now every position was kept, as the windows were not known.
                 waiting[side], steps[side] = waiting[side].in_windows(grid), steps[side].in_windows(grid)
                 newest[side] = int(opening(grid, np.array([newest[side]]))[0])
-        tracker = msgspec.structs.replace(
-            tracker,
+        return msgspec.structs.replace(
+            progress,
             newest={side: position for side, position in newest.items() if position != BEGINNING_US},
             ahead=_packed(waiting),
             first_offsets=first_offsets,
+            generator=msgspec.structs.replace(progress.generator, steps=_packed(steps)),
         )
-        return Progress(tracker, msgspec.structs.replace(progress.generator, steps=_packed(steps)))
 
 
 def _recorded(progress: Progress, side: str) -> int | None:
     """The first offset of a side; None before its first row counts."""
-    return progress.tracker.first_offsets.get(side) if side in progress.tracker.newest else None
+    return progress.first_offsets.get(side) if side in progress.newest else None
 
 
 def _first_offsets(claims: Sequence[Claims]) -> Iterator[Mapping[str, int]]:

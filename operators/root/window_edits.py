@@ -56,8 +56,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Head, OperatorState
-from tidestate.recovery.log.manifest_file import grown_needs
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import grown_needs, successor
 from tidestate.recovery.log.summary import pluralize
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.durations import Moment, moment_us
@@ -103,7 +102,7 @@ class _Editable:
     def first_offsets(self) -> Mapping[str, int]:
         """The first offset of each side of a join whose windows start there."""
         progress = progress_of(self.state)
-        return {} if progress is None else progress.tracker.first_offsets
+        return {} if progress is None else progress.first_offsets
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, operator: str | None, side: str | None = None) -> Self:
@@ -425,6 +424,7 @@ class EditPlan(RootPlan):
             number,
             len(states),
             uuid.uuid4().hex,
+            separate_tables=editable.any_plan.message_tables,
         )
         state = log.append(states[number], changes, self.id)
         return msgspec.structs.replace(state, due_mark=None, due_us=states[number].due_us)

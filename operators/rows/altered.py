@@ -13,8 +13,8 @@ from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.input_spec import Check, least_span
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import moved_one
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import moved_one
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, TableSpec

@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LIMIT_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, lasts, ranks
+from tidestate.statestore.table.sorting import firsts, lasts, ranks, sorting
 
 UNTIL = "remembered_until"
 
@@ -112,7 +112,7 @@ def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:
     ``until`` is ``(owners,)``.
     """
     count = len(times)
-    by_owner = np.argsort(owner, kind="stable")
+    by_owner = sorting(owner)
     owner, times = owner[by_owner], times[by_owner]
     ranked = np.unique(times, return_inverse=True)
     line = owner * (len(ranked[0]) + 1) + ranked[1]

@@ -24,7 +24,7 @@ from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, noted_withdrawal
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError

@@ -24,7 +24,7 @@ from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_iceberg
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import GivenOptions, secrets_of_options

@@ -16,7 +16,7 @@ from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, Formed, check_
 from tidestate.operators.sinks.rows import Rows
 from tidestate.operators.sinks.stored_columns import StoredColumns
 from tidestate.operators.sinks.target_columns import TargetColumns
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.secrets import Secrets
 from tidestate.statestore.spec.plain import plain_schema

@@ -26,8 +26,7 @@ from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_parquet
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
-from tidestate.recovery.log.names import DIGITS
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DIGITS, DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
 from tidestate.statestore.roots import checked_place

@@ -16,7 +16,7 @@ from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_postgres
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_connection, secrets_of

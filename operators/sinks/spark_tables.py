@@ -44,7 +44,7 @@ from tidestate.operators.sinks.withdrawn_runs import (
     noted_checkpoint,
     noted_withdrawal,
 )
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from tidestate.operators.sinks.stored_columns import ColumnChoice, quoted_in_spa
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.operators.sinks.withdrawn_runs import WithdrawnRun
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError

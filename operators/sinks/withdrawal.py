@@ -17,8 +17,7 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.withdrawing import StoredDeliveries, WithdrawingSink
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Ids
-from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.log.manifest import DeliveryId, Ids, Output, output_of
 from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.log.summary import pluralize

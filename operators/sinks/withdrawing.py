@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sinks import Refused
 from tidestate.operators.sinks.included import IncludedSink
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import UnavailableError, expect
 
 

@@ -1,6 +1,6 @@
 """The platform of a classic session: the one door to the JVM, and to the SparkContext.
 
-Besides, `rdd_transport` has RDDs, and `scan.extract` looks at plans. A test holds that nothing else does.
+Besides, `transport` has RDDs, and `scan.extract` looks at plans. A test holds that nothing else does.
 """
 
 from __future__ import annotations

@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, MicroBatch
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
 from tidestate.operators.engine.tasks import InProcess, in_threads, run_task
 from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.scan.batch import DirectBatch
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.operators.spark.tasks import stream_pieces
 from tidestate.statestore.errors import UsageError
 
@@ -61,7 +59,7 @@ class InDriver:
         """The results of a batch, whose files are read here; None if tasks must take it. Raises `NeedsJvmError` if
         Spark must read it.
         """
-        size = sum(one.end - one.start for task in direct.tasks for one in task)
+        size = sum(file_range.end - file_range.start for task in direct.tasks for file_range in task)
         files = sum(map(len, direct.tasks))
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
         if not small or not _small_state(batch, None):

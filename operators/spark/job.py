@@ -40,8 +40,7 @@ from tidestate.operators.spark.start_checks import check_plan, check_spark_versi
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import read_columns
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
+from tidestate.recovery.log.manifest import SPARK_ENTRIES, Manifest, spark_number
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
 from tidestate.recovery.spark.spark_log import SparkLog

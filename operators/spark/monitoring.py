@@ -28,10 +28,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.spark.platform import Platform
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.summary import events_of, state_size
+from tidestate.recovery.log.manifest import Manifest, events_of, state_size
 from tidestate.recovery.log.topic_offsets import TopicOffsets, offsets_behind
 
 log = logging.getLogger("tidestate")

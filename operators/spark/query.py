@@ -45,14 +45,21 @@ from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.input_files import FilesRead, followed, read_as_patterns
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import (
+    FilesRead,
+    SparkLog,
+    check_follows,
+    check_same,
+    followed,
+    load_files,
+    read_as_patterns,
+    store_lists,
+)
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError

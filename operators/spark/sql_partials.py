@@ -3,7 +3,7 @@ are few, and the driver does the rest. To hand all rows to Python would take lon
 
 Spark combines only rows that are certain to be accepted. The others, late ones and those without a key or a time, go
 through the same aggregate, each as an entry of its own, and are judged here as any rows are. A few rows of the others
-are entries of their own too: their times are the sample of `tidestate.operators.progress.input_progress.peak_of`.
+are entries of their own too: their times are the sample of `tidestate.operators.progress.progress.peak_of`.
 
 What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types (`_refusal`).
 It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,16 +24,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tidestate.operators.aggregates.aggregate import Partial
-from tidestate.operators.engine.micro_batch import Block, MicroBatch, blocks_of
-from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.engine.process import Stopwatch
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
+from tidestate.operators.engine.tasks import Stopwatch
 from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_sliced
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
-from tidestate.operators.progress.input_progress import plain_until
-from tidestate.operators.progress.instants import FIRST_US
-from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.progress import Context, plain_until, watermark_of
+from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import LONGEST_PAUSE
@@ -324,7 +323,7 @@ class SqlPartials:
                 for number, piece in enumerate(pieces)
                 for block in blocks_of(piece, sql.operator, number, batch.spans)
             ]
-        return [blocks[0].with_times(watch.take()), *blocks[1:]] if blocks else []
+        return [msgspec.structs.replace(blocks[0], spent_us=watch.take()), *blocks[1:]] if blocks else []
 
     def learn(self, results: Sequence[TaskResult]) -> None:
         """The number of rows that the tasks of a batch were sent: its partials, at least those of one piece."""

@@ -22,16 +22,13 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.micro_batch import Block, BlockHeader, MicroBatch, TaskStates
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, TaskStates
 from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import Broadcast
-from tidestate.operators.spark.scan.decide import DirectScan
-from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError, read_ranges
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
 
@@ -60,10 +57,12 @@ _EXCHANGE_SCHEMA = pa.schema(
 # Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
 _ENDED = msgspec.msgpack.Decoder(tuple[TaskResult | None, Failure | None])
 """How a task ended for an operator, or for a piece of input."""
-_HEADER = msgspec.msgpack.Decoder(tuple[BlockHeader, tuple[tuple[int, int], ...]])
-"""The header of a block, and how many of the rows that come with it each state partition gets."""
+_HEADER = msgspec.msgpack.Decoder(tuple[Block, tuple[tuple[int, int], ...]])
+"""A block without its rows, and how many of those that come with it each state partition gets."""
 
 
+Row = tuple[int, pa.RecordBatch]
+"""A row of the exchange, or several of one task, and the task."""
 INLINE_BYTES = 256 << 10
 """Up to this size entries are part of what each task gets to run."""
 LATER_SHARE = 2
@@ -137,8 +136,8 @@ class SentStates:
 
     def _forget(self) -> None:
         # No micro-batch is under way: whatever still runs is a zombie, whose answer nobody reads.
-        for one in self._held:
-            one.destroy()
+        for broadcast in self._held:
+            broadcast.destroy()
         self._held, self._sizes, self._known = [], [], {}
 
 
@@ -164,18 +163,6 @@ def map_side(
         yield from exchanged_rows(run_task(batch, 0, _task_number(), stream_pieces(batch, batches), phase=phase))
     except (TidestateError, NeedsJvmError) as error:
         yield from failed(batch, error)
-
-
-def scan_side(
-    batch: MicroBatch,
-    scan: DirectScan,
-    tasks: Sequence[Sequence[FileRange]],
-    row_group_bytes: int,
-    numbers: Iterable[int],
-) -> Iterator[pa.RecordBatch]:
-    """As `map_side`, but this task reads its ranges of the files itself. ``numbers`` has only that of the task."""
-    for number in numbers:
-        yield from map_side(batch, read_ranges(scan, tasks[number], row_group_bytes), "read")
 
 
 def level_side(
@@ -208,6 +195,36 @@ def level_side(
         yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
         yield _ended(task, None, _failure(error))
+
+
+def scan_rows(batch: MicroBatch, direct: DirectBatch, most: int, numbers: Iterable[int]) -> Iterator[Row]:
+    """Stage 0 of a task of an RDD, which reads its ranges of the files itself, and sends so many bytes at ``most``.
+    ``numbers`` has only that of the task.
+    """
+    for number in numbers:
+        ranges = read_ranges(direct.scan, direct.tasks[number], direct.row_group_bytes)
+        yield from _bounded(batch, most, map_side(batch, ranges, "read"))
+
+
+def level_rows(batch: MicroBatch, states: StatesOfTasks, level: int, most: int, rows: Iterable[Row]) -> Iterator[Row]:
+    """`level_side` as a stage of an RDD."""
+    return _bounded(batch, most, level_side(batch, states, level, (row for _, row in rows)))
+
+
+def _bounded(batch: MicroBatch, most: int, rows: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Rows, up to so many bytes: with more, Spark must read the batch."""
+    held = 0
+    for row in rows:
+        held += row.nbytes
+        if held > most:
+            yield from _by_task(failed(batch, NeedsJvmError(f"a task sends more than {most} bytes")))
+            return
+        yield from _by_task([row])
+
+
+def _by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """Each batch with the task of its rows."""
+    return ((batch["task"][0].as_py(), batch) for batch in batches if batch.num_rows)
 
 
 def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
@@ -249,16 +266,17 @@ def _failure(error: TidestateError | NeedsJvmError) -> Failure:
 def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:
     """A row for each block, and for each result of this task."""
     host = socket.gethostname()
-    for one in made:
-        if isinstance(one, TaskResult):
-            yield _ended(task, msgspec.structs.replace(one, host=host), None)
+    for item in made:
+        if isinstance(item, TaskResult):
+            yield _ended(task, msgspec.structs.replace(item, host=host), None)
             continue
-        rows, rejected = one.rows, one.rejected
+        rows, rejected = item.rows, item.rejected
+        without_rows = msgspec.structs.replace(item, rows=None, rejected=None)
         yield _row(
-            one.task,
-            one.operator,
-            one.number,
-            msgspec.msgpack.encode((one.header, rows.counts if rows is not None else ())),
+            item.task,
+            item.operator,
+            item.number,
+            msgspec.msgpack.encode((without_rows, rows.counts if rows is not None else ())),
             _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
@@ -271,21 +289,17 @@ def _row(task: int, operator: int, number: int, *blobs: bytes | None) -> pa.Reco
 
 
 def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterator[Block]:
-    """The blocks that arrived; of operators that are not ``here`` only the headers."""
-    columns = [rows[name] for name in ("task", "input", "header", "partials", "rejected")]
-    for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
+    """The blocks that arrived; those of operators that are not ``here`` without their rows."""
+    columns = [rows[name] for name in ("header", "partials", "rejected")]
+    for operator, header, partials, rejected in zip(operators, *columns, strict=True):
         if operator == RESULT:
             continue
-        facts, counts = _HEADER.decode(header.as_py())
-        arrived = _unpack(partials) if operator in here else None
-        yield Block(
-            operator,
-            task.as_py(),
-            number.as_py(),
-            facts,
-            PartitionedRows(arrived, counts) if arrived is not None else None,
-            _unpack(rejected) if operator in here else None,
-        )
+        block, counts = _HEADER.decode(header.as_py())
+        if operator in here:
+            arrived = _unpack(partials)
+            of_partitions = None if arrived is None else PartitionedRows(arrived, counts)
+            block = msgspec.structs.replace(block, rows=of_partitions, rejected=_unpack(rejected))
+        yield block
 
 
 def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:

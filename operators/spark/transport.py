@@ -1,7 +1,8 @@
 """Where the tasks of a job on Spark run: small micro-batches in the driver, others as a job over an RDD if tasks read
 the files themselves, else as a job over a DataFrame.
 
-A DataFrame serves any input and any session; each level is a shuffle.
+A DataFrame serves any input and any session; each level is a shuffle. It is analysed and planned again in every
+batch, for a fifth of a second; an RDD is not.
 """
 
 from __future__ import annotations
@@ -19,26 +20,35 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.micro_batch import Block, MicroBatch
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.rdd_transport import run_by_rdd
-from tidestate.operators.spark.scan.batch import DirectBatch, printable_reason
-from tidestate.operators.spark.scan.files import NeedsJvmError
+from tidestate.operators.spark.scan.batch import printable_reason
+from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError
 from tidestate.operators.spark.sql_partials import SqlPartials
-from tidestate.operators.spark.tasks import EXCHANGE, SentStates, exchanged_rows, level_side, map_side, results_of
+from tidestate.operators.spark.tasks import (
+    EXCHANGE,
+    SentStates,
+    exchanged_rows,
+    level_rows,
+    level_side,
+    map_side,
+    results_of,
+    scan_rows,
+)
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import literal_path
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
+from tidestate.recovery.spark.spark_log import literal_path
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import read_verified
 
+SHUFFLED_BYTES = 1 << 30
+"""What a task may send: an RDD writes several rows at once, and less than 2 GiB."""
 BATCH_ROWS = 100_000
 """The rows of an Arrow batch from Spark to Python."""
 
@@ -118,6 +128,18 @@ class FrameTransport:
             by = [sf.col(f"`{STREAM}`"), *by, sf.when(~ordered, sf.spark_partition_id())]
         tasks = self._platform.parallelism if by else 1
         return rows.repartition(tasks, *by).sortWithinPartitions(*order)
+
+
+def run_by_rdd(platform: Platform, states: SentStates, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult]:
+    """Run a batch whose files the first stage reads. Raises `NeedsJvmError` if Spark must read a file."""
+    batch, of_tasks = states.sent(batch)
+    context, readers, tasks = platform.session.sparkContext, len(direct.tasks), len(batch.spans)
+    rows = context.parallelize(range(readers), readers).mapPartitions(
+        partial(scan_rows, batch, direct, SHUFFLED_BYTES)
+    )
+    for level in range(1, batch.graph.levels + 1):
+        rows = rows.partitionBy(tasks, int).mapPartitions(partial(level_rows, batch, of_tasks, level, SHUFFLED_BYTES))
+    return results_of([header for _, answer in rows.collect() for header in answer["header"].to_pylist()])
 
 
 def times_as_numbers(rows: DataFrame) -> DataFrame:

@@ -25,6 +25,16 @@ class BoundDecode:
     column: str
     reader: JsonReader
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The column of texts, which is one."""
+        return (self.column,)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The columns of the schema, in its order."""
+        return tuple(self.reader.schema.names)
+
     def run(self, rows: pa.Table) -> StageResult:
         """Rows with the decoded columns in the place of their texts; refused for a text that is no such object."""
         decoded = self.reader.read(rows[self.column])

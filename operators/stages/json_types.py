@@ -45,10 +45,14 @@ def why_not_json(kind: pa.DataType) -> str:
     if pt.is_list(kind):
         return why_not_json(kind.value_type)
     if pt.is_struct(kind):
+        if len({field.name for field in kind}) < kind.num_fields:
+            return "name each field once"
         reasons = [f"{field.name}: {reason}" for field in kind if (reason := why_not_json(field.type))]
         return reasons[0] if reasons else "" if kind.num_fields else "name its fields"
     if pt.is_map(kind):
         return "name the fields that are read, pa.struct(…), or leave the column out"
+    if pt.is_decimal(kind) and kind.scale < 0:
+        return "give the decimal no digits, or some, behind its point: a scale from 0 on"
     floating = pt.is_float32(kind) or pt.is_float64(kind)
     text = pt.is_string(kind) or pt.is_boolean(kind) or pt.is_date32(kind)
     if text or floating or pt.is_integer(kind) or pt.is_decimal128(kind):
@@ -154,17 +158,18 @@ def _usual_instants(texts: pa.Array, kind: pa.TimestampType) -> pa.Array | None:
 
 
 def _counted(numbers: pa.Array, kind: pa.TimestampType, epoch: TimeUnit) -> pa.Array:
-    """Instants of numbers; what is finer than the type is cut, towards the past."""
+    """Instants of numbers; what is finer than the type is cut, towards the past. Raises for an instant that is none
+    in microseconds, as which event times are compared.
+    """
     have, want = _PER_SECOND[epoch], _PER_SECOND[kind.unit]
     if want >= have:
         counts = pc.multiply_checked(numbers, want // have)
     else:
         by = have // want
-        counts = pc.divide(pc.subtract(numbers, _modulo(numbers, by)), by)
-    return counts.cast(kind)
-
-
-def _modulo(numbers: pa.Array, by: int) -> pa.Array:
-    """The remainder, from 0 up to ``by``."""
-    remainders = pc.subtract(numbers, pc.multiply(pc.divide(numbers, by), by))
-    return pc.if_else(pc.less(remainders, 0), pc.add(remainders, by), remainders)
+        # Towards zero; nothing here leaves 64 bits, where a remainder that is taken off a negative number may.
+        quotients = pc.divide(numbers, by)
+        goes_up = pc.greater(pc.multiply(quotients, by), numbers)
+        counts = pc.subtract(quotients, goes_up.cast(pa.int64()))
+    instants = counts.cast(kind)
+    instants.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")
+    return instants

@@ -4,9 +4,9 @@ Arrow's reader takes a text in which one object follows another. Three things mu
 reading each value by itself, and are seen to before it is called:
 
 - **One value is one object.** A value that begins with ``{`` and in which, outside of strings, a ``}`` is followed by
-  nothing but ``,``, ``}``, ``]`` and white space has at most one; what lies between two values, ``}`` and ``{``, is
-  no JSON inside of an object, so none reaches into the next value. (Without this ``{}{}`` would shift all rows after
-  it, and Arrow 26 crashes over a ``null`` that stands for a row.)
+  nothing but ``,``, ``}``, ``]`` and white space has at most one object of its own. So a block with as many objects
+  as values has one in each. (Without this ``{"a":[``, ``{}]}`` and ``{}{}`` would be three objects, of none of them.
+  And Arrow 26 crashes over a block of nothing but ``null``.)
 - **A value is UTF-8**, which Arrow does not look at in values that are left out.
 - **A block that fails says which rows do.** Arrow names the row of a syntax error; that row is tried by itself, so a
   reader that counts otherwise costs time and no row. All else is found by halves.
@@ -16,6 +16,7 @@ Times are read as text and parsed here: Arrow's reader has no more digits than t
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +40,9 @@ ROWS_SEARCHED = 1 << 10
 _BEGINS = rb"\A[ \t\r\n]*\{"
 _GOES_ON = rb"\}[ \t\r\n]*[^,}\] \t\r\n]"
 _STRING = rb'"(?:[^"\\]|\\.)*"'
+_LONG_NUMBER = rb"[0-9]{200}"
+"""In numbers of fewer digits Arrow sees itself whether a double holds them, by their exponents."""
+_NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _ROW = re.compile(r"in row (\d+)")
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
@@ -165,7 +169,20 @@ def _not_one_object(texts: pa.Array) -> Flags:
     if len(doubtful):  # most often a brace inside of a string
         bare = pc.replace_substring_regex(texts.take(pa.array(doubtful)), pattern=_STRING, replacement=b'""')
         bad[doubtful[_matches(bare, _GOES_ON)]] = True
-    return bad | _not_utf8(texts)
+    return bad | _not_utf8(texts) | _beyond_doubles(texts)
+
+
+def _beyond_doubles(texts: pa.Array) -> Flags:
+    """Values with a number that no double holds, written with all its digits: Arrow takes it for infinity. Only
+    values with so long a number are looked at one by one.
+    """
+    bad = np.zeros(len(texts), bool)
+    long = np.flatnonzero(_matches(texts, _LONG_NUMBER))
+    if len(long):
+        bare = pc.replace_substring_regex(texts.take(pa.array(long)), pattern=_STRING, replacement=b'""')
+        for row, text in zip(long.tolist(), bare.to_pylist(), strict=True):
+            bad[row] = any(math.isinf(float(number)) for number in _NUMBER.findall(text))
+    return bad
 
 
 def _matches(texts: pa.Array, pattern: bytes) -> Flags:

@@ -9,7 +9,7 @@ from typing import Any
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import StoredStage
 from tidestate.operators.progress.cti_settings import AdvanceTime
-from tidestate.operators.progress.tracker import Generator
+from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span

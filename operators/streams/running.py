@@ -84,14 +84,7 @@ class Runs(ABC):
         credentials: they go to the tasks, are written nowhere, and hold for the bucket in this process
         (docs/how-to/roots-in-the-cloud.md).
         """
-        if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
-            raise UsageError(
-                "paths= must be a set of the shortcuts that a batch may take",
-                code="paths",
-                found=paths if isinstance(paths, str) else sorted(map(str, strange)),
-                shortcuts=list(SHORTCUTS),
-            )
-        graph = self.graph
+        graph, shortcuts = self.graph, _chosen(paths)
         made: SparkJob = imported("spark.job", "job_on_spark")(
             graph.description,
             JobStreams(graph.description, graph.streams).each(streams),
@@ -104,9 +97,7 @@ class Runs(ABC):
             policy=policy or Policy(),
             retain=checkpoints,
             metrics=metrics,
-            direct_scan="direct_scan" in paths,
-            in_driver="in_driver" in paths,
-            sql_partials="sql_partials" in paths,
+            **shortcuts,
         )
         return made
 
@@ -205,3 +196,15 @@ class Runs(ABC):
             streams=graph.streams,
         )
         return made
+
+
+def _chosen(paths: Collection[Shortcut]) -> dict[Shortcut, bool]:
+    """Whether a batch may take each of the shortcuts. Raises `UsageError` for others."""
+    if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
+        raise UsageError(
+            "paths= must be a set of the shortcuts that a batch may take",
+            code="paths",
+            found=paths if isinstance(paths, str) else sorted(map(str, strange)),
+            shortcuts=list(SHORTCUTS),
+        )
+    return {name: name in paths for name in SHORTCUTS}

@@ -19,7 +19,7 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSetting
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
 from tidestate.operators.progress.given_origins import GivenOrigins
-from tidestate.operators.progress.tracker import Generator
+from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import (
     Claimant,
     SideColumns,

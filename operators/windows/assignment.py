@@ -19,7 +19,7 @@ from tidestate.operators.describe.windows import (
 )
 from tidestate.operators.plan.gaps import gaps_us
 from tidestate.operators.plan.plan import ONLY, Plan, WindowedPlan
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.lists import places_within

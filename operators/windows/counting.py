@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.arrays import Numbers
-from tidestate.statestore.table.sorting import shared_ranks
+from tidestate.statestore.table.sorting import shared_ranks, sorting
 
 
 def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
@@ -31,7 +31,7 @@ def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
 
 def message_number(owner: Numbers, before: Numbers) -> Numbers:
     """`number` by the index of each row's key (``owner``) and the messages that each key had ``before``."""
-    by_owner = np.argsort(owner, kind="stable")
+    by_owner = sorting(owner)
     sizes = np.bincount(owner, minlength=len(before))
     numbers = np.empty(len(owner), np.int64)
     numbers[by_owner] = np.arange(len(owner)) + np.repeat(before - (np.cumsum(sizes) - sizes), sizes)

@@ -34,8 +34,8 @@ from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, Lifetimes, lifetimes
 from tidestate.operators.progress.cti_settings import EventColumns
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import windows_touched
 from tidestate.operators.windows.names import EDGES, END, GROUPS, LIVES_FROM, LIVES_TO, PARTS, SLICE_END
 from tidestate.operators.windows.plan import WindowPlan, in_windows

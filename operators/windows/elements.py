@@ -21,16 +21,24 @@ from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import NEVER, Gathered, Phases, chosen, column_numbers, equal, with_columns
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import (
+    NEVER,
+    Gathered,
+    GroupTables,
+    Phases,
+    chosen,
+    column_numbers,
+    equal,
+    with_columns,
+)
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.layers import align
 from tidestate.statestore.table.overlay import OverlayView
-from tidestate.statestore.table.sorting import order, ranks
+from tidestate.statestore.table.sorting import order, ranks, sorting
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, context:
             tables.append(plan.panes(rows, content.filter(chosen_rows), indices, name, kind, flags))
             ranks.append(2 * np.flatnonzero(where) + (kind == "emit"))
             owners.append(of[where])
-    order = np.argsort(np.concatenate(ranks), kind="stable")
+    order = sorting(np.concatenate(ranks))
     counters = {f"panes_{name}": int(np.count_nonzero(fired & (timing == name))) for name in ("early", "late")}
     counters["retractions"] = int(np.count_nonzero(fired & emitted)) if plan.mode == "retracting" else 0
     after = _after(plan, groups, elements, values, of, fired, context)
@@ -114,7 +122,7 @@ def _final(of: Numbers, fired: Flags) -> Flags:
 
 def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements:
     groups = gathered.groups
-    by_group = np.argsort(gathered.owner, kind="stable")
+    by_group = sorting(gathered.owner)
     owner = gathered.owner[by_group]
     first = _firsts(owner)
     rank = _counted_from(np.ones(len(owner), bool), first) + 1
@@ -171,7 +179,7 @@ def _by_segment(plan: GroupTables) -> TableSpec:
 
 
 def _sorted(rows: pa.Table) -> pa.Table:
-    return rows.take(pa.array(np.argsort(rows[SEGMENT].to_numpy(), kind="stable")))
+    return rows.take(pa.array(sorting(rows[SEGMENT].to_numpy())))
 
 
 def _begun(plan: GroupTables, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
@@ -298,11 +306,11 @@ def _by_number(plan: GroupTables, arriving: pa.Table) -> list[pa.Table]:
         return []
     names = plan.group_keys if plan.sessions or plan.by_number else plan.identity
     owner, many = ranks(arriving.select(names))
-    by_owner = np.argsort(owner, kind="stable")
+    by_owner = sorting(owner)
     sizes = np.bincount(owner, minlength=many)
     number = np.empty(len(owner), np.int64)
     number[by_owner] = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    by_number = np.argsort(number, kind="stable")
+    by_number = sorting(number)
     rows, counts = arriving.take(pa.array(by_number)), np.bincount(number)
     ends = np.cumsum(counts)
     return [rows.slice(end - count, count) for end, count in zip(ends, counts, strict=True)]

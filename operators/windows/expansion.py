@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
-from tidestate.statestore.table.sorting import ranks
+from tidestate.statestore.table.sorting import ranks, sorting
 
 MakePairs = Callable[[Numbers, Numbers], pa.Table]
 """Makes the rows of pairs, from the index of each row and the number of its window, from 0."""
@@ -38,7 +38,7 @@ def expand_windows(
     most = pairs_within(rows, budget_bytes)
     order = None
     if int(counts.sum()) > most:  # rows that combine with each other are in the same band
-        order = np.argsort(ranks(rows.select(by))[0], kind="stable")
+        order = sorting(ranks(rows.select(by))[0])
         counts = counts[order]
     for index, nth in bands(counts, most):
         yield combine(spec, make(index if order is None else order[index], nth))

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
 from tidestate.operators.windows.counting import message_number, windows_of_numbers
-from tidestate.operators.windows.groups import Gathered, column_numbers, int_bounds, trigger_finished
 from tidestate.operators.windows.names import (
     CLOCK,
     CLOSED,
@@ -34,7 +33,7 @@ from tidestate.operators.windows.names import (
     START,
 )
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, int_bounds, trigger_finished
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.keyrange import key_range

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.windows import NamedWindow, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import no_bound
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.tables import GroupTables
 
 START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"

@@ -4,6 +4,7 @@ accepted events as partials of their windows. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import ones
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import (
     assign_windows,
     last_ends,
@@ -30,7 +32,6 @@ from tidestate.operators.windows.assignment import (
 )
 from tidestate.operators.windows.elements import step_by_element
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
-from tidestate.operators.windows.groups import int_bounds
 from tidestate.operators.windows.names import END, SLICE_END
 from tidestate.operators.windows.output_watermark import output_watermark
 from tidestate.operators.windows.session_slices import parts_of_sessions, ready_sessions
@@ -44,7 +45,7 @@ from tidestate.operators.windows.step import (
     window_expiry,
     window_timers,
 )
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, int_bounds
 from tidestate.operators.windows.trigger_change import hand_over
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import of_type
@@ -87,11 +88,13 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Cont
     if watermark != BEGINNING_US and plan.refuses_by_windows(watermark) and not plan.by_number:
         open_ = ends > plan.refused_at(watermark)
         index, starts, ends = index[open_], starts[open_], ends[open_]
+    each_once = len(index) == events.num_rows and np.array_equal(index, np.arange(len(index)))
     places = pa.array(index)
-    keys: list[Values] = [events[name].take(places) for name in plan.input.key_names] or [_single_key(len(index))]
+    taken: Callable[[Values], Values] = (lambda column: column) if each_once else (lambda column: column.take(places))
+    keys = [taken(events[name]) for name in plan.input.key_names] or [_single_key(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
-    columns = [column.take(places) for column in plan.lifted(events)]
-    sizes = [pa.array(np.ones(len(index), np.int64))]
+    columns = [taken(column) for column in plan.lifted(events)]
+    sizes: list[Values] = [ones(None, len(index))]
     if plan.input.signed:
         sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:

@@ -18,19 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import ELEMENTS, END, GROUPS, PARTS, SLICE_END, START
 from tidestate.operators.windows.ranges import combined_ranges
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
-from tidestate.statestore.table.sorting import shared_ranks
+from tidestate.statestore.table.sorting import shared_ranks, sorting
 
 
 def ready_rolling(
@@ -127,7 +126,7 @@ def _ranges(plan: GroupTables, events: pa.Table, windows: pa.Table) -> _Ranges:
     (of_events, of_windows), _ = shared_ranks([rows.select(plan.group_keys) for rows in (events, windows)])
     moments, moment = np.unique(_ends(events), return_inverse=True)
     code = of_events * (len(moments) + 1) + moment
-    order = np.argsort(code, kind="stable")
+    order = sorting(code)
     bounds = [
         np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - _kind(plan).size, _ends(windows))
     ]

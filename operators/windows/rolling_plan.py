@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import PARTS, SLICE_END
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.rolling import ready_rolling

@@ -25,12 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -243,15 +242,21 @@ def _chains(plan: GroupTables, found: _Rows, context: Context) -> _Chains:
     special[unit[~part]] = True
     row_of = firsts(unit, count)
     first = _begins(key_of[row_of], unit_starts, unit_ends)
-    heads, session = np.flatnonzero(first), (np.cumsum(first) - 1)[unit]
-    waiting = reach > context.watermark
-    waits = np.logical_or.reduceat(waiting, heads)
+    session = np.cumsum(first) - 1
+    sessions, waiting = int(session[-1]) + 1, reach > context.watermark
+    waits, is_special, to = np.zeros(sessions, bool), np.zeros(sessions, bool), np.zeros(sessions, np.int64)
+    waits[session[waiting]] = True
+    is_special[session[special]] = True
     # The last one, so that a session is carried as seldom as possible.
-    to = np.where(waits, np.maximum.reduceat(np.where(waiting, np.arange(count), -1), heads), 0)
+    to[session[waiting]] = np.flatnonzero(waiting)
+    begins, ends_of = np.full(sessions, END_US), np.full(sessions, BEGINNING_US)
+    np.minimum.at(begins, session, unit_starts)
+    np.maximum.at(ends_of, session, unit_ends)
+    session = session[unit]
     return _Chains(
-        starts=np.minimum.reduceat(unit_starts, heads),
-        ends=np.maximum.reduceat(unit_ends, heads),
-        special=np.logical_or.reduceat(special, heads),
+        starts=begins,
+        ends=ends_of,
+        special=is_special,
         waits=waits,
         next_cell=cells[row_of][to],
         next_end=reach[to],
@@ -346,7 +351,7 @@ def _combined(
     there = np.zeros(len(chains.starts), bool)
     there[chains.of[index]] = True
     chosen, owner = np.flatnonzero(there), (np.cumsum(there) - 1)[chains.of[index]]
-    known = rows.take(pa.array(index))
+    known = rows.select([*plan.group_keys, *(column.name for column in plan.chained.values)]).take(pa.array(index))
     values = combine_values(plan.chained, known, owner, len(chosen))
     keys = known.select(plan.group_keys).take(pa.array(firsts(owner, len(chosen))))
     bounds = [pa.array(of[chosen]).cast(plan.bound_type) for of in (chains.starts, ends)]

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.spec.arrowtypes import is_position
 from tidestate.statestore.table.sorting import firsts, order, ranks
 
 
@@ -39,18 +40,19 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     key_of, starts, ends = key_of[by_start], starts[by_start], ends[by_start]
     first_of_key = np.append(True, key_of[1:] != key_of[:-1])[: len(key_of)]
     first = _first_of_session(first_of_key, starts, ends)
-    heads = np.flatnonzero(first)
+    heads, session = np.flatnonzero(first), np.cumsum(first) - 1
     owner = np.empty(len(starts), np.int64)
-    owner[by_start] = np.cumsum(first) - 1
+    owner[by_start] = session
     windows = intervals.select([*keys, "window_start"]).take(pa.array(by_start[heads]))
-    latest = np.maximum.reduceat(ends, heads) if len(heads) else ends
+    latest = ends[heads]
+    np.maximum.at(latest, session, ends)
     return MergedSessions(windows.append_column("window_end", pa.array(latest)), owner)
 
 
 def in_key_order(keys: pa.Table) -> Numbers:
     """The rank of each row's key among all keys: only distinct keys are compared."""
     numbers, count = ranks(keys)
-    if count < 2:
+    if count < 2 or all(is_position(column.type) and not column.null_count for column in keys.columns):
         return numbers
     by_key = order(keys.take(pa.array(firsts(numbers, count))))
     places = np.empty(count, np.int64)

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
-from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END
 from tidestate.operators.windows.rolling import windows_in_parts
 from tidestate.operators.windows.session_slices import ready_sessions
 from tidestate.operators.windows.slices import as_arriving, due_windows, has_coarse
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import KeyRange, key_range

@@ -14,7 +14,6 @@ order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -22,20 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import ones
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES, Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
-from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import COARSE, ELEMENTS, END, NO_KEY, PARTS, SLICE_END, START
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Numbers, Times, Values
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.fold import combine
+from tidestate.statestore.table.fold import combine, combine_if_fewer
+from tidestate.statestore.table.sorting import sorting
 
 
 def coarse_of(plan: GroupTables, parts: pa.Table) -> pa.Table:
@@ -180,7 +180,7 @@ def pieces_of(plan: GroupTables, parts: Iterable[pa.Table], budget_bytes: int) -
             held, size = held[:1], 0
     rows = pa.concat_tables(held)
     if not plan.orderless:
-        rows = rows.take(pa.array(np.argsort(slice_ends(rows), kind="stable")))
+        rows = rows.take(pa.array(sorting(slice_ends(rows))))
     yield rows
 
 
@@ -262,7 +262,8 @@ def parts_of_sliced(plan: GroupTables, sliced: SlicedRows) -> pa.Table:
     return combine(plan.parts, rows)
 
 
-SLICE_SAMPLE_ROWS = 1 << 16
+MANY_EVENTS = 1 << 17
+"""Fewer rows are always aggregated."""
 PAYS_BELOW = 0.5
 """Aggregating next to the input pays if it leaves a smaller share of the rows."""
 
@@ -289,7 +290,7 @@ def lifted_parts(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
     keys: list[Values] = [events[name] for name in plan.input.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
     sizes: list[Values] = []
     if ELEMENTS in plan.parts.schema.names:
-        sizes.append(pa.array(np.ones(len(ends), np.int64)))
+        sizes.append(ones(None, len(ends)))
     if plan.input.signed:
         sizes.append(pa.array(signs(events)))
     columns = [pa.array(ends).cast(plan.bound_type), *keys, *sizes, *plan.lifted(events)]
@@ -298,26 +299,10 @@ def lifted_parts(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
 
 def aggregated_parts(plan: GroupTables, lifted: pa.Table) -> pa.Table:
     """Combine parts of one slice and key, unless a sample has almost only distinct ones."""
-    if lifted.num_rows > 2 * SLICE_SAMPLE_ROWS:
-        groups = combine(plan.parts, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows
-        if expected_groups(SLICE_SAMPLE_ROWS, groups, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
-            return lifted.cast(plan.parts.schema)
-    return combine(plan.parts, lifted)
-
-
-def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
-    """The number of groups in ``rows`` rows if ``sample_rows`` of them have ``sample_groups`` groups of similar size.
-
-    Solves groups·(1 − e^(−sample/groups)) = sample_groups by bisection; a skewed stream has fewer groups.
-    """
-    low, high = float(sample_groups), float(sample_groups) * 2**20
-    for _ in range(60):
-        middle = (low + high) / 2
-        if -middle * math.expm1(-sample_rows / middle) < sample_groups:
-            low = middle
-        else:
-            high = middle
-    return -low * math.expm1(-rows / low)
+    if lifted.num_rows <= MANY_EVENTS:
+        return combine(plan.parts, lifted)
+    parts = combine_if_fewer(plan.parts, lifted, int(PAYS_BELOW * lifted.num_rows))
+    return lifted.cast(plan.parts.schema) if parts is None else parts
 
 
 def ready_windows(

@@ -4,6 +4,10 @@ A step combines groups with the arrivals of the batch, and emits panes of window
 (late) or passes now (on time), of open ones (early), and of those that close: at most one of each kind per key and
 window, except for panes of single elements.
 
+Conditions of triggers are evaluated at the end of a batch. A *composite* trigger is a tree of them, with the progress
+of each part in columns of the group. If the condition of the whole tree holds, the window emits a pane, and every
+part that contributed is finished; `repeatedly` restarts its part. A tree that is finished closes its window.
+
 A step over many windows goes in shares of the keys, so that what it holds at once fits the budget.
 """
 
@@ -17,27 +21,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.results import results
+from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
 from tidestate.operators.windows.gather import gather_groups
-from tidestate.operators.windows.groups import (
-    NEVER,
-    Fired,
-    Gathered,
-    Phases,
-    chosen,
-    column_numbers,
-    equal,
-    trigger_finished,
-    with_columns,
-)
 from tidestate.operators.windows.names import (
     CLOCK,
+    CLOSED,
     COARSE,
     COUNTED,
     DUE_CLOCK,
@@ -57,25 +53,31 @@ from tidestate.operators.windows.names import (
     START,
 )
 from tidestate.operators.windows.session_slices import ReadySessions, end_beyond, over_at
-from tidestate.operators.windows.tables import GroupTables
-from tidestate.operators.windows.triggers import (
-    Tree,
-    check_on_time,
-    closes,
-    due_next,
-    fire,
-    phases,
+from tidestate.operators.windows.tables import (
+    NEVER,
+    Gathered,
+    GroupTables,
+    Phases,
+    chosen,
+    column_numbers,
+    equal,
     replaced_panes,
     retractions,
-    values_where,
+    trigger_finished,
+    with_columns,
 )
 from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView, TableView
 from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.sorting import ranks
+
+EARLY, ON_TIME, LATE = 1, 2, 3
+"""The timing of a pane, in arrays over groups; 0 is no pane."""
 
 
 def step_windows(
@@ -100,9 +102,9 @@ def step_windows(
         tree = Tree(plan, groups, phase, gathered.touched, context)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
-    values = values_where(plan, groups, due.any)
+    values = values_where(plan, groups, due > 0)
     fired = _changed(plan, groups, values, due) if plan.only_changes else due
-    emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
+    emptied = np.zeros_like(fired)
     if plan.input.signed:
         fired, emptied = _signed(plan, groups, due, fired)
     _check_fired(plan, groups, fired, context)
@@ -118,23 +120,24 @@ def step_windows(
         plan,
         kept,
         _split(values, stays)[0],
-        (due.any | phase.closing)[stays],
-        fired.taken(stays),
-        emptied.any[stays],
+        ((due > 0) | phase.closing)[stays],
+        (fired > 0)[stays],
+        (emptied > 0)[stays],
     )
     changes = _changes(plan, gathered, kept, over, phase.taken(stays), context)
-    before = [_not_last(first, fired.any)] if first is not None else []
+    before = [_not_last(first, fired > 0)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected)
 
 
-def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, context: Context) -> None:
+def _check_fired(plan: GroupTables, groups: pa.Table, fired: Numbers, context: Context) -> None:
+    on_time = fired == ON_TIME
     windows = groups.select(plan.groups.key_names)
-    windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
+    windows = windows if on_time.all() else windows.filter(pa.array(on_time))
     check_on_time(
         windows,
-        None if plan.by_number else column_numbers(groups, END)[fired.on_time],
+        None if plan.by_number else column_numbers(groups, END)[on_time],
         context.watermark_before,
         context.watermark,
     )
@@ -165,24 +168,24 @@ def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Tab
     return plan.ledger(pa.table(named), WINDOW_CLOSED, watermark)
 
 
-def _closing(plan: GroupTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:
-    """The panes of a composite trigger by timing, and closing panes of other windows that close."""
-    fired = Fired(firing & phase.open, firing & phase.passing, firing & phase.behind)
-    closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~fired.any & ~trigger_finished(groups)
-    return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
+def _closing(plan: GroupTables, groups: pa.Table, phase: Phases, firing: Flags) -> Numbers:
+    """The timing of the panes of a composite trigger, and of closing panes of other windows that close."""
+    closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~firing & ~trigger_finished(groups)
+    fired = _timed(firing & phase.open, firing & phase.passing, firing & phase.behind)
+    return _with_closing(fired, closing, phase)
 
 
-def _changed(plan: GroupTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
+def _changed(plan: GroupTables, groups: pa.Table, values: pa.Table, fired: Numbers) -> Numbers:
     """Only panes that differ from the last one of their window, or are the first."""
     if plan.mode == "discarding":  # equal parts are different parts
-        return fired.among(column_numbers(groups, PENDING) > 0)
+        return fired * (column_numbers(groups, PENDING) > 0)
     same = column_numbers(groups, EMITTED) > 0
     for aggregate in plan.aggregates:
         same &= equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
-    return fired.among(~same)
+    return fired * ~same
 
 
-def _signed(plan: GroupTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
+def _signed(plan: GroupTables, groups: pa.Table, due: Numbers, fired: Numbers) -> tuple[Numbers, Numbers]:
     """If rows retract others: which windows emit a pane, and which are ``emptied``, with a pane but no rows left.
 
     A window without rows and without a pane does not exist. In discarding mode panes are differences, and all
@@ -190,13 +193,13 @@ def _signed(plan: GroupTables, groups: pa.Table, due: Fired, fired: Fired) -> tu
     """
     left, emitted = column_numbers(groups, NET) > 0, column_numbers(groups, EMITTED) > 0
     if plan.mode == "discarding":
-        return fired.among(left | emitted), due.among(np.zeros_like(left))
-    emptied = due.among(emitted & ~left)
-    return fired.among(left if plan.mode == "retracting" else left | emitted), emptied
+        return fired * (left | emitted), np.zeros_like(due)
+    emptied = due * (emitted & ~left)
+    return fired * (left if plan.mode == "retracting" else left | emitted), emptied
 
 
-def _masks(fired: Fired) -> list[tuple[str, Flags]]:
-    return [("late", fired.late), ("on_time", fired.on_time), ("early", fired.early)]
+def _masks(fired: Numbers) -> list[tuple[str, Flags]]:
+    return [("late", fired == LATE), ("on_time", fired == ON_TIME), ("early", fired == EARLY)]
 
 
 def _panes(
@@ -205,8 +208,8 @@ def _panes(
     groups: pa.Table,
     values: pa.Table,
     phase: Phases,
-    fired: Fired,
-    emptied: Fired,
+    fired: Numbers,
+    emptied: Numbers,
     context: Context,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions and emitted panes, each in the order late, on time, early."""
@@ -227,19 +230,19 @@ def _panes(
 
 
 def _after_panes(
-    plan: GroupTables, groups: pa.Table, values: pa.Table, settled: Flags, fired: Fired, emptied: Flags
+    plan: GroupTables, groups: pa.Table, values: pa.Table, settled: Flags, fired: Flags, emptied: Flags
 ) -> pa.Table:
     """The groups after their panes: nothing is pending if they are ``settled``, as a pane was due, even an equal one
     that was not emitted, or as they close; a group that was ``emptied`` has no pane.
     """
     if not settled.any():
         return groups
-    where, over = pa.array(fired.any), pa.array(settled)
+    where, over = pa.array(fired), pa.array(settled)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
         PENDING: pc.if_else(over, 0, groups[PENDING]),
         SINCE: pc.if_else(over, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
-        EMITTED: pa.array(np.where(fired.any, 1, column_numbers(groups, EMITTED)) * ~emptied),
+        EMITTED: pa.array(np.where(fired, 1, column_numbers(groups, EMITTED)) * ~emptied),
     }
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
@@ -360,24 +363,27 @@ class _SharedTable:
 
 def _together(moved: Sequence[Transition]) -> Transition:
     """The transitions of shares as one."""
-    rejected = [one.rejected for one in moved if one.rejected is not None]
+    rejected = [transition.rejected for transition in moved if transition.rejected is not None]
     return Transition(
-        {name: _joined([one.changes[name] for one in moved if name in one.changes]) for name in _names(moved)},
-        pa.concat_tables([one.panes for one in moved]),
-        total([one.counters for one in moved]),
+        {
+            name: _joined([transition.changes[name] for transition in moved if name in transition.changes])
+            for name in _names(moved)
+        },
+        pa.concat_tables([transition.panes for transition in moved]),
+        total([transition.counters for transition in moved]),
         pa.concat_tables(rejected) if rejected else None,
     )
 
 
 def _names(moved: Sequence[Transition]) -> list[str]:
-    return list(dict.fromkeys(name for one in moved for name in one.changes))
+    return list(dict.fromkeys(name for transition in moved for name in transition.changes))
 
 
 def _joined(parts: Sequence[TableChanges]) -> TableChanges:
     return TableChanges(
-        _rows([one.delete for one in parts]),
-        _rows([one.put for one in parts]),
-        _rows([one.merge for one in parts]),
+        _rows([changes.delete for changes in parts]),
+        _rows([changes.put for changes in parts]),
+        _rows([changes.merge for changes in parts]),
     )
 
 
@@ -439,3 +445,243 @@ def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
         if plan.coarse_slices and plan.orderless:
             bounds[COARSE] = min(last, bounds[PARTS] + plan.coarse_slices * plan.slices.slice - 1)
     return bounds
+
+
+def phases(plan: GroupTables, gathered: Gathered, context: Context) -> Phases:
+    """The phase of each group in this step."""
+    ends = column_numbers(gathered.groups, END)
+    if plan.by_number:
+        full = np.full(len(ends), True) if context.watermark == END_US else ends <= gathered.reached
+        return Phases(np.zeros(len(ends), bool), full, full, full, full)
+    before, after = context.watermark_before != BEGINNING_US, context.watermark != BEGINNING_US
+    behind = (ends <= context.watermark_before) & before
+    passing = ~behind & (ends <= context.watermark) & after
+    closed = (ends <= plan.closed_at(context.watermark)) & after
+    closing = closed & ~((ends <= plan.closed_before(context.watermark_before)) & before)
+    return Phases(behind, passing, closed, closing, (ends <= plan.expired_at(context.watermark)) & after)
+
+
+def fire(plan: GroupTables, gathered: Gathered, phase: Phases, context: Context, emitted: Flags) -> Numbers:
+    """The timing of the pane that each group emits, 0 for none, by separate triggers; ``emitted``: groups that have
+    emitted a pane in this step already.
+    """
+    triggers, pending = plan.triggers, column_numbers(gathered.groups, PENDING) > 0
+    on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
+        triggers.on_time, np.zeros_like(pending)
+    )
+    # A window without an on-time pane is early until its watermark has passed.
+    before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
+    early = before_end & _holds(plan, triggers.early, gathered, context)
+    # A retained window emits only with late events that are reprocessed in this step.
+    retained = phase.closed & ~phase.closing & ~gathered.touched
+    late = phase.behind & ~retained & _holds(plan, triggers.late, gathered, context)
+    closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(emitted & ~pending)
+    return _with_closing(_timed(early, on_time, late), closing, phase)
+
+
+def _timed(early: Flags, on_time: Flags, late: Flags) -> Numbers:
+    """Masks over groups, which are disjoint, as the timing of the pane of each, 0 for none."""
+    timings: Numbers = early * EARLY + on_time * ON_TIME + late * LATE
+    return timings
+
+
+def _with_closing(fired: Numbers, closing: Flags, phase: Phases) -> Numbers:
+    """With panes of windows that close, of which no group has one in ``fired``."""
+    timings: Numbers = np.where(closing, np.where(phase.passing, ON_TIME, LATE), fired)
+    return timings
+
+
+def closes(plan: GroupTables, phase: Phases, pending: Flags) -> Flags:
+    """Which groups may emit a closing pane: when they close, or when a late event is reprocessed after that."""
+    if plan.triggers.closing == "never":
+        return np.zeros_like(pending)
+    return phase.closed & (pending | phase.closing if plan.triggers.closing == "always" else pending)
+
+
+def _holds(plan: GroupTables, trigger: Trigger | None, gathered: Gathered, context: Context) -> Flags:
+    """Whether the condition of a trigger holds, by group."""
+    groups = gathered.groups
+    pending = column_numbers(groups, PENDING)
+    if trigger is None:
+        return np.zeros(len(pending), bool)
+    if trigger.kind == "each_batch":
+        return (gathered.touched | plan.settles) & (pending > 0)
+    if trigger.kind == "after_count":
+        # Only with an element of this batch: passing the end alone makes no late pane of early elements.
+        return gathered.touched & (pending >= trigger.count)
+    if trigger.kind == "after_processing_time":
+        return (pending > 0) & (column_numbers(groups, SINCE, NEVER) <= context.now_us - trigger.span_us)
+    if trigger.kind == "every_processing_time":
+        return _again(plan, groups) & (context.now_us // trigger.span_us > context.was_us // trigger.span_us)
+    span = trigger.span_us
+    passed = _spans_passed(groups, context.watermark, span) > _spans_passed(groups, context.watermark_before, span)
+    return _again(plan, groups) & passed
+
+
+def _again(plan: GroupTables, groups: pa.Table) -> Flags:
+    """Whether a periodic trigger fires: for new elements, and, as in Malhar, for unchanged windows too."""
+    new = column_numbers(groups, PENDING) > 0
+    return new if plan.mode == "discarding" else new | (column_numbers(groups, EMITTED) > 0)
+
+
+def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
+    """The number of complete spans of each window that the watermark has passed, before its end."""
+    starts = column_numbers(groups, START)
+    reached = np.clip(np.full(len(starts), watermark), starts, column_numbers(groups, END) - 1)
+    passed: Numbers = (reached - starts) // span_us
+    return passed
+
+
+def due_next(plan: GroupTables, groups: pa.Table, phase: Phases, context: Context) -> tuple[Numbers, Numbers]:
+    """When each group is due next, by processing time and by event time before its end; else `NEVER`."""
+    triggers = plan.triggers
+    clock = np.full(groups.num_rows, NEVER)
+    late = ~phase.open & ~phase.closed
+    for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
+        clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, context), NEVER))
+    for node, trigger in enumerate(plan.nodes):
+        if trigger.kind == "after_processing_time":
+            waiting = column_numbers(groups, f"_done_{node}") == 0
+            since = column_numbers(groups, f"_since_{node}", NEVER)
+            # Once the span is over it is another part, with a timer, elements or an end of its own, that waits.
+            waiting &= since > context.now_us - trigger.span_us
+            clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
+    clock = np.where(clock == NEVER, NEVER, np.maximum(clock, context.now_us))
+    marks = np.full(groups.num_rows, NEVER)
+    if triggers.early is not None and triggers.early.kind == "every_event_time":
+        starts, span = column_numbers(groups, START), triggers.early.span_us
+        following = starts + (_spans_passed(groups, context.watermark, span) + 1) * span
+        marks = np.where(phase.open, following, NEVER)
+    return clock, np.where(marks < column_numbers(groups, END), marks, NEVER)
+
+
+def _due_by_clock(trigger: Trigger | None, groups: pa.Table, context: Context) -> Numbers | int:
+    if trigger is None:
+        return NEVER
+    if trigger.kind == "every_processing_time":
+        return (context.now_us // trigger.span_us + 1) * trigger.span_us
+    if trigger.kind == "after_processing_time":
+        since = column_numbers(groups, SINCE, NEVER)
+        waits = (column_numbers(groups, PENDING) > 0) & (since != NEVER)
+        return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
+    return NEVER
+
+
+def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
+    """Results of the groups ``where``, null in the others: a function of the user may be expensive."""
+    if where.all():
+        return results(plan.aggregates, groups)
+    values = results(plan.aggregates, groups.filter(pa.array(where)))
+    places = np.cumsum(where) - 1
+    return values.take(pa.array(places, mask=~where))
+
+
+def check_on_time(windows: pa.Table, ends: Numbers | None, before: int, after: int) -> None:
+    """Raise `InvariantError` if a window would fire on time a second time.
+
+    ``windows``: the keys of windows that fire now, a row for each. The watermark passes an end once, between
+    ``before`` and ``after``; ``ends`` is None for windows without a time.
+    """
+    if not windows.num_rows:
+        return
+    invariant(ranks(windows)[1] == windows.num_rows, "a window fires on time once in a step", rows=windows.num_rows)
+    if ends is not None:
+        first, last = int(ends.min()), int(ends.max())
+        invariant(
+            before < first and last <= after,
+            "a window fires on time when the watermark passes its end",
+            before=before,
+            after=after,
+            first=first,
+            last=last,
+        )
+
+
+class Tree:
+    """A composite trigger for all groups of a step."""
+
+    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, touched: Flags, context: Context) -> None:
+        self._groups, self._now_us = groups, context.now_us
+        self._retained = phase.closed & ~phase.closing & ~touched
+        self._passed, self._passing = phase.behind | phase.passing, phase.passing
+        self._pending = column_numbers(groups, PENDING) > 0
+        self._nodes = plan.nodes
+        self._closed = column_numbers(groups, CLOSED) > 0
+        many = range(len(plan.nodes))
+        self._count = [column_numbers(groups, f"_count_{node}") for node in many]
+        self._since = [column_numbers(groups, f"_since_{node}", NEVER) for node in many]
+        self._done = [column_numbers(groups, f"_done_{node}") > 0 for node in many]
+
+    def fire(self) -> Flags:
+        """Which groups fire. The progress of the parts changes."""
+        holds = self._holds(0) & ~self._closed & ~self._retained
+        # The watermark passes the end once: after that only new elements make a pane.
+        shows = self._pending | self._passing
+        # What another trigger ends is over with nothing new too, without a pane.
+        self._fire(0, holds & (shows | self._ends(0)))
+        self._closed = self._closed | self._done[0]
+        return holds & shows
+
+    def progress(self) -> dict[str, Numbers]:
+        """The progress as columns of groups; null in ``_since`` is `NEVER`."""
+        columns = {CLOSED: self._closed.astype(np.int64)}
+        for node in range(len(self._nodes)):
+            columns[f"_count_{node}"] = self._count[node]
+            columns[f"_since_{node}"] = self._since[node]
+            columns[f"_done_{node}"] = self._done[node].astype(np.int64)
+        return columns
+
+    def _parts(self, node: int) -> list[int]:
+        """The numbers of a node's parts: they follow it, each with its own parts."""
+        parts, place = [], node + 1
+        for part in self._nodes[node].of:
+            parts.append(place)
+            place += len(part.nodes)
+        return parts
+
+    def _holds(self, node: int) -> Flags:
+        trigger, parts = self._nodes[node], [self._holds(part) for part in self._parts(node)]
+        if trigger.kind == "all_of":
+            holds = np.logical_and.reduce([h | self._done[p] for h, p in zip(parts, self._parts(node), strict=True)])
+        elif parts:
+            holds = np.logical_or.reduce(parts)
+        else:
+            holds = self._leaf(node, trigger)
+        held: Flags = holds & ~self._done[node]
+        return held
+
+    def _ends(self, node: int) -> Flags:
+        """Whether the condition that ends an `or_finally` holds, of this node or of one of its parts."""
+        parts = self._parts(node)
+        ends = np.logical_or.reduce([np.zeros_like(self._pending), *(self._ends(part) for part in parts)])
+        until: Flags = self._holds(parts[1]) | ends if self._nodes[node].kind == "or_finally" else ends
+        return until & self._holds(node)
+
+    def _leaf(self, node: int, trigger: Trigger) -> Flags:
+        if trigger.kind == "after_count":
+            counted: Flags = self._count[node] >= trigger.count
+            return counted
+        if trigger.kind == "after_watermark":
+            return self._passed
+        since = self._since[node]
+        elapsed: Flags = (since != NEVER) & (since <= self._now_us - trigger.span_us)
+        return elapsed
+
+    def _fire(self, node: int, where: Flags) -> None:
+        """Record that the node has fired in the groups ``where``."""
+        kind, parts = self._nodes[node].kind, self._parts(node)
+        held = [where & self._holds(part) for part in parts]
+        for part, share in zip(parts, held, strict=True):
+            self._fire(part, share)
+        if kind == "repeatedly":
+            self._restart(parts[0], where & self._done[parts[0]])
+        elif kind == "or_finally":
+            self._done[node] = self._done[node] | (where & (self._done[parts[1]] | self._done[parts[0]]))
+        else:
+            self._done[node] = self._done[node] | where
+
+    def _restart(self, node: int, where: Flags) -> None:
+        for place in range(node, node + len(self._nodes[node].nodes)):
+            self._count[place] = np.where(where, 0, self._count[place])
+            self._since[place] = np.where(where, NEVER, self._since[place])
+            self._done[place] = self._done[place] & ~where

@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
 from tidestate.operators.windows.offsets import OFFSETS
 from tidestate.operators.windows.slice_previews import waiting_windows, windows_ending, windows_wait
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns

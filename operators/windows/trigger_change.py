@@ -5,14 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
 from tidestate.operators.windows.session_slices import live_parts, sessions_as_arriving
 from tidestate.operators.windows.slices import all_keys, as_arriving, combined_windows
-from tidestate.operators.windows.tables import GroupTables
-from tidestate.operators.windows.triggers import replaced_panes
+from tidestate.operators.windows.tables import GroupTables, replaced_panes
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 

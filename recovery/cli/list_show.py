@@ -28,7 +28,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Delivered, Head, Ids, Manifest, OperatorState, Spent
+from tidestate.recovery.log.manifest import Delivered, Head, Ids, Manifest, OperatorState, Spent, state_size
 from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
@@ -46,7 +46,6 @@ from tidestate.recovery.log.summary import (
     short_time,
     size_text,
     source_progress,
-    state_size,
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text

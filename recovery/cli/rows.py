@@ -34,8 +34,8 @@ from tidestate.recovery.inspect.rows import (
     table_of,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Output as OutputOf
 from tidestate.recovery.log.moments import head_at
-from tidestate.recovery.log.outputs import Output as OutputOf
 
 
 @verbs.command("state", epilog="Example: tidestate state /data/flights --key origin=JFK --window 2013-01-01T10:00")

@@ -27,9 +27,9 @@ from tidestate.recovery.control.past import (
     newest_manifest,
     run_ended,
 )
-from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.lease import DURATION_US, LEASE_FOLDER, Lease, Process, this_process
+from tidestate.recovery.log.manifest import lease_names
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
 from tidestate.recovery.log.requests import (
     BEGUN,
@@ -102,7 +102,7 @@ class Asker:
             self._wait(PAUSE_S)
 
     def _run(self) -> RunBegun:
-        leases = names.lease_names(self._files.names(LEASE_FOLDER))
+        leases = lease_names(self._files.names(LEASE_FOLDER))
         if not leases:
             raise _not_running()
         name = max(leases, key=_order)
@@ -221,14 +221,14 @@ class Asker:
         """Whether the run can publish nothing more that a request makes."""
         if self._listing(epoch).has_ended:
             return True
-        leases = names.lease_names(self._files.names(LEASE_FOLDER))
+        leases = lease_names(self._files.names(LEASE_FOLDER))
         if leases and max(map(_epoch_of, leases)) == epoch:
             return False
         return newest_manifest(self._files).epoch > epoch
 
     def _lives(self, epoch: int, sighting: _Sighting) -> bool:
         """Whether the lease was renewed within the time that one counts, and its process has not ended here."""
-        leases = names.lease_names(self._files.names(LEASE_FOLDER))
+        leases = lease_names(self._files.names(LEASE_FOLDER))
         newest = max((name for name in leases if _epoch_of(name) == epoch), default="", key=_order)
         if newest and newest != sighting.name:
             sighting.name, sighting.seen_s = newest, self._clock()

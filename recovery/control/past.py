@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidestate.recovery.log.checkpoint import MANIFESTS, manifest_path, now_us
-from tidestate.recovery.log.manifest import AnsweredRequest, Manifest
+from tidestate.recovery.log.manifest import AnsweredRequest, Manifest, numbers_in
 from tidestate.recovery.log.manifest_file import MANIFEST_BYTES, decode
-from tidestate.recovery.log.names import numbers_in
 from tidestate.recovery.log.requests import ControlAnswer, ErrorRecord, RunEnd
 from tidestate.statestore.errors import CommitUnknownError, NotFoundError, UsageError
 

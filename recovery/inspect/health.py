@@ -9,9 +9,8 @@ from tidestate.recovery.inspect.limits import Health, HealthLimits, RejectedRows
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint, now_us
 from tidestate.recovery.log.lease import running
-from tidestate.recovery.log.manifest import Delivered, Manifest
+from tidestate.recovery.log.manifest import Delivered, Manifest, events_of
 from tidestate.recovery.log.moments import counting
-from tidestate.recovery.log.summary import events_of
 from tidestate.statestore.errors import NotFoundError
 from tidestate.statestore.storage.objects import Objects
 

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import Manifest, OperatorState, Output
 from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.durations import moment_us

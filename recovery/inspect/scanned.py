@@ -22,11 +22,10 @@ from tidestate.recovery.inspect.rows import (
 )
 from tidestate.recovery.inspect.scans import FilePart, RowScan, between, computed_file, free_name, plain
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
-from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.summary import events_of, goes_by_offset
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, Output, OutputKind, events_of, state_files
+from tidestate.recovery.log.summary import goes_by_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
-from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.files.refs import PartitionState, count_files
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, as_scalar
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TIME, TableSpec
@@ -282,6 +281,6 @@ def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[st
             "events": events_of(manifest, manifest.counters),
             "panes": sum(ref.rows for ref in manifest.panes),
             "late": sum(ref.rows for ref in manifest.late),
-            "state_files": len(files),
+            "state_files": count_files(files),
             "state_bytes": sum(ref.bytes for ref in files),
         }

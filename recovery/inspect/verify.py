@@ -20,18 +20,16 @@ from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UsageError
-from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.refs import FileRef, Location
 from tidestate.statestore.files.tails import examine
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
 """Kinds of findings, the worst first."""
-Place: TypeAlias = tuple[int, str]
 """The number of the root that has a file, and its path there."""
-Needed: TypeAlias = dict[Place, tuple[FileRef, int]]
+Needed: TypeAlias = dict[Location, tuple[FileRef, int]]
 """Files, each with the newest checkpoint that needs it."""
 
 
@@ -127,7 +125,7 @@ def verify(
         now = later  # what is gone may have been deleted by its age
         still, unread = _needed(checkpoint, now, manifests, has_index=not last)
         wrong = {key: finding for key, finding in wrong.items() if key in still}
-    findings += [*unread, *wrong.values()]
+    findings += [*unread, *dict.fromkeys(wrong.values())]  # all parts of a bundle may be wrong for one reason
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
     counting = [number for number in ids if number in heads and number not in abandoned_ids]
@@ -135,10 +133,11 @@ def verify(
     collected_ids = range(boundary.id + 1, checkpoint.boundary().id + 1)
     findings = [finding for finding in findings if not _is_moot(finding, heads, collected_ids)]
     findings = [replace(finding, abandoned=finding.checkpoint in abandoned_ids) for finding in findings]
+    sizes = {(ref.root, ref.path): ref.file_bytes for ref, _ in needed_files.values()}
     return VerifyReport(
         len({*ids, *heads}),
-        len(needed_files),
-        sum(ref.bytes for ref, _ in needed_files.values()),
+        len(sizes),
+        sum(sizes.values()),
         tuple(sorted(findings, key=_rank)),
         max(intact_ids, default=None),
     )
@@ -159,14 +158,11 @@ def _is_moot(finding: Finding, heads: Mapping[int, Head], collected_ids: range) 
     return finding.kind == "chain" and head is not None and head.manifest.follows in collected_ids
 
 
-def _broken(boundary: Boundary, manifest: Manifest, wrong: Mapping[Place, Finding]) -> bool:
+def _broken(boundary: Boundary, manifest: Manifest, wrong: Mapping[Location, Finding]) -> bool:
     """Whether a checkpoint needs one of the files that are wrong."""
     harmless = spared(manifest, wrong) if wrong else set()
-    return any(key in wrong and key not in harmless for key in map(_place, boundary.needed(manifest)))
-
-
-def _place(ref: FileRef) -> Place:
-    return ref.root, ref.path
+    locations = (ref.location for ref in boundary.needed(manifest))
+    return any(location in wrong and location not in harmless for location in locations)
 
 
 def _pinned(checkpoint: Checkpoint, ids: Sequence[int], bound: int) -> list[int]:
@@ -185,17 +181,21 @@ def _needed(
     files: Needed = {}
     unread: list[Finding] = []
     for part in boundary.outputs if has_index else ():
-        files[_place(part)] = (part, part.last)
+        files[part.location] = (part, part.last)
         try:
             for output in read_part(checkpoint.objects, part):
                 left = boundary.remaining(output)
                 refs = (*left.panes, *left.late, *(output.spark.refs if output.spark is not None else ()))
-                files |= {_place(ref): (ref, output.id) for ref in refs}
+                files |= {ref.location: (ref, output.id) for ref in refs}
         except (DataError, NotFoundError) as error:
             unread.append(Finding("bytes", part.last, part.path, error.message))
+    # Of a bundle whose parts different checkpoints need, one is named in the finding, as of any file.
+    last_ids: dict[tuple[int, str], int] = {}
     for manifest in manifests:
-        files |= {_place(ref): (ref, manifest.id) for ref in boundary.needed(manifest)}
-    return files, unread
+        refs_by_location = {ref.location: (ref, manifest.id) for ref in boundary.needed(manifest)}
+        last_ids |= {(root, path): manifest.id for root, path, _ in refs_by_location}
+        files |= refs_by_location
+    return {location: (ref, last_ids.get(location[:2], number)) for location, (ref, number) in files.items()}, unread
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
@@ -233,18 +233,18 @@ def _chain(heads: dict[int, Head], gaps: list[Ids], newest: Manifest | None) -> 
 
 def _files(
     checkpoint: Checkpoint, needed_files: Needed, read_percent: float, chance: random.Random
-) -> Iterator[tuple[Place, Finding]]:
+) -> Iterator[tuple[Location, Finding]]:
     files = [(*entry, chance.uniform(0, 100) < read_percent) for entry in needed_files.values()]
     for (ref, _, _), check in checkpoint.prefetch("files", lambda entry: file_finding(checkpoint, *entry), files):
         if (finding := check()) is not None:
-            yield (ref.root, ref.path), finding
+            yield ref.location, finding
 
 
 def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) -> Finding | None:
     """What is wrong with a file that checkpoint ``number`` needs; ``read``: check all its bytes."""
     try:
-        if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
-            return Finding("file", number, ref.path, f"it has {size:,} bytes, expected {ref.bytes:,}")
+        if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.file_bytes:
+            return Finding("file", number, ref.path, f"it has {size:,} bytes, expected {ref.file_bytes:,}")
         if read:
             examine(checkpoint.objects, ref)
     except NotFoundError:

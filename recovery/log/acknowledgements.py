@@ -15,8 +15,7 @@ import re
 import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Delivered, Manifest
-from tidestate.recovery.log.names import DIGITS
+from tidestate.recovery.log.manifest import DIGITS, Delivered, Manifest
 from tidestate.statestore.errors import ConflictError, invariant
 
 DELIVERED_FOLDER = "delivered"

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, Natural, OutputKind, TimeUs, state_files
-from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.manifest import Manifest, Natural, Output, OutputKind, TimeUs, output_of, state_files
 from tidestate.statestore.files.refs import FileRef
 
 

@@ -18,11 +18,18 @@ import msgspec
 from tidestate.recovery.log import absent
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.listing import Listing
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest import (
+    LAST_NUMBER,
+    MANIFEST_FORMAT,
+    Head,
+    Manifest,
+    Output,
+    numbered_name,
+    numbers_in,
+    output_of,
+)
 from tidestate.recovery.log.manifest_file import MANIFEST_BYTES, decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
-from tidestate.recovery.log.names import LAST_NUMBER, numbered_name, numbers_in
-from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.parts import Parts
 from tidestate.recovery.log.prefetch import Item, ProgressCallback, Result, no_progress, prefetch_with_progress
 from tidestate.recovery.log.ranges import outside

@@ -17,9 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import Natural, TimeUs
+from tidestate.recovery.log.manifest import Natural, TimeUs, lease_names
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
@@ -127,7 +126,7 @@ def all_leases(checkpoint: Checkpoint) -> dict[str, Lease]:
     leave a torn one, and leases disappear at any time.
     """
     found = {}
-    for name in names.lease_names(checkpoint.objects.names(LEASE_FOLDER)):
+    for name in lease_names(checkpoint.objects.names(LEASE_FOLDER)):
         with suppress(NotFoundError, CorruptionError):
             path = f"{LEASE_FOLDER}/{name}"
             found[path] = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)

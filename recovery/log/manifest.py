@@ -8,18 +8,23 @@ Three kinds of writer publish one. A **start** (``fence``) takes the root over. 
 ``feed``, ``bootstrap``) takes input in or lets time pass. A **move** (``reset``, ``rescale``, ``edit``, a fork's
 ``fence``) changes what the next start goes on from. `successor` makes all of them. Each field says who changes it,
 its owner; all others carry it on.
+
+Beside it are what a checkpoint put out (`Output`), which outlives its state, and the names of files below a root.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from tidestate.statestore.files.refs import FileRef, PartitionState, common_bounds
+from tidestate.statestore.arguments import called
+from tidestate.statestore.files.refs import FileRef, PartitionState, common_bounds, count_files
 from tidestate.statestore.spec.tables import TableSpec
 
 MANIFEST_FORMAT = 1
@@ -212,8 +217,8 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def files(self) -> list[FileRef]:
-        """The files of its state, each once: after a rescale partitions share some."""
-        return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+        """The files of its state, or parts of bundles, each once: after a rescale partitions share some."""
+        return list({ref.location: ref for part in self.partitions for ref in part.files}.values())
 
     @property
     def parts(self) -> tuple[FileRef, ...]:
@@ -434,8 +439,30 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
 
 
 def state_files(manifest: Manifest) -> list[FileRef]:
-    """Every file of the state, once, and the parts of the manifest."""
+    """Every file of the state, or part of a bundle, once, and the parts of the manifest."""
     return [ref for operator in manifest.operators.values() for ref in (*operator.files, *operator.parts)]
+
+
+class StateSize(NamedTuple):
+    """The files of a state, their rows and bytes. A row that was replaced or deleted counts until it is folded."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+def state_size(manifest: Manifest) -> StateSize:
+    """The size of all its state."""
+    files = state_files(manifest)
+    # What names partitions is no row of state.
+    rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
+    return StateSize(count_files(files), rows, sum(ref.bytes for ref in files))
+
+
+def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
+    """Rows from input streams; in a chain a counter's name begins with that of its operator."""
+    names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
+    return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 
 def without_state(manifest: Manifest) -> Manifest:
@@ -451,3 +478,141 @@ def files_of(manifest: Manifest) -> Iterator[FileRef]:
     yield from manifest.panes
     yield from manifest.late
     yield from manifest.spark.refs if manifest.spark is not None else ()
+
+
+@called("the id of a delivery", "result.id")
+@dataclass(frozen=True)
+class DeliveryId:
+    """The identity of a delivery: the run that published the checkpoint, and the checkpoint's id.
+
+    A run is one start of the job, with a random id; for late rows the name of their operator follows it. Within a run
+    ``checkpoint`` only grows, so a sink that remembers the highest one of each ``run`` has every row once. Ids of
+    different runs cannot be compared: a root that was restored from a copy, rewound or forked uses ids again, but
+    never with the same run. ``str()`` is an idempotency key.
+    """
+
+    run: str
+    checkpoint: int
+
+    @property
+    def operator(self) -> str:
+        """The operator that rejected these rows; empty for panes."""
+        return self.run.partition("-")[2]
+
+    def __str__(self) -> str:
+        return f"{self.run}-{self.checkpoint}"
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The output of a checkpoint: pane files, ledger files, when and by which run it was made, and what it read.
+
+    ``run`` is the manifest's ``writer``. ``spark`` is set for a Spark batch, and where Spark's log was rewritten:
+    then it lists all files read so far.
+    """
+
+    id: Natural
+    created_us: TimeUs
+    run: str
+    panes: tuple[FileRef, ...] = ()
+    late: tuple[FileRef, ...] = ()
+    spark: SparkPosition | None = None
+
+    @property
+    def delivery_id(self) -> DeliveryId:
+        """The identity under which its panes are delivered."""
+        return DeliveryId(self.run, self.id)
+
+    @property
+    def ledgers(self) -> dict[DeliveryId, tuple[FileRef, ...]]:
+        """The ledger files of each operator that has any, by the identity under which their rows are delivered."""
+        names = dict.fromkeys(ref.path.split("/")[1] for ref in self.late)
+        return {DeliveryId(f"{self.run}-{name}", self.id): self.late_of(name) for name in names}
+
+    def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
+        """The files of its panes, or ledgers."""
+        return self.panes if kind == "panes" else self.late
+
+    def late_of(self, operator: str) -> tuple[FileRef, ...]:
+        """The ledger files of one operator."""
+        return ledger_of(self.late, operator)
+
+
+def output_of(manifest: Manifest) -> Output:
+    """The output of this checkpoint."""
+    spark = manifest.spark
+    if spark is not None and manifest.kind not in ("batch", "bootstrap") and spark.read_ref is None:
+        spark = None  # carried on from an earlier batch
+    return Output(manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark)
+
+
+# Names of files below a root are read strictly: those that this project makes, and numbers in those of Spark.
+# Whatever has another name is not ours: an editor's copy, a file of an older tool, a number that no counter reaches.
+# It says nothing and hides nothing.
+DIGITS = 20
+"""Digits of a number in a file name, so that names sort as numbers do."""
+LAST_NUMBER = 10**18
+"""No job gets this far: a file with a larger number is not ours, and there is always a number after the newest."""
+
+SPARK_BATCHES = 2**63 - 1
+"""Spark numbers batches with 64 bits, and the entries of a source's list of files with 32."""
+SPARK_ENTRIES = 2**31 - 1
+_NUMBER = re.compile(rf"[0-9]{{{DIGITS}}}")
+_LEASE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}\.json")
+_PIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SPARK = re.compile(r"0|[1-9][0-9]{0,18}")
+_JAVA = re.compile(r"[+-]?\d+")
+
+
+def numbered_name(number: int) -> str:
+    """The file name of a number, for a manifest or a boundary."""
+    return f"{number:0{DIGITS}d}.json"
+
+
+def number_in(name: str, ending: str = ".json") -> int | None:
+    """The number in a name made by `numbered_name`; None for any other name."""
+    stem = name.removesuffix(ending)
+    number = int(stem) if name.endswith(ending) and _NUMBER.fullmatch(stem) else 0
+    return number if 0 < number <= LAST_NUMBER else None
+
+
+def numbers_in(names: list[str]) -> list[int]:
+    """The numbers in names, ascending; other names are skipped."""
+    return sorted(number for name in names if (number := number_in(name)) is not None)
+
+
+def differing_in_case(names: Iterable[str]) -> list[str]:
+    """Those that differ from another one in case alone: a file system that ignores case takes them for one."""
+    spelled = Counter(name.casefold() for name in set(names))
+    return sorted(name for name in set(names) if spelled[name.casefold()] > 1)
+
+
+def is_pin(name: str) -> bool:
+    """Whether a pin may have this name."""
+    return bool(_PIN.fullmatch(name))
+
+
+def pins(names: list[str], ending: str) -> list[str]:
+    """Names of the pins that have a file with this ending."""
+    stems = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+    return [stem for stem in stems if is_pin(stem)]
+
+
+def lease_names(names: list[str]) -> list[str]:
+    """The names that are names of leases."""
+    return [name for name in names if _LEASE.fullmatch(name)]
+
+
+def spark_number(name: str, most: int = SPARK_BATCHES) -> int | None:
+    """The number in a name as Spark writes it; None for any other name."""
+    number = int(name) if _SPARK.fullmatch(name) else -1
+    return number if 0 <= number <= most else None
+
+
+def misleads_spark(name: str, ending: str) -> bool:
+    """Whether Spark parses a number in a name that it never writes: ``007``, ``+7``, digits of other scripts. It
+    parses every name with the ``ending``, and fails if there is no number.
+    """
+    if name.endswith(ending):
+        return spark_number(name.removesuffix(ending), SPARK_ENTRIES) is None
+    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -SPARK_BATCHES - 1 <= int(name) <= SPARK_BATCHES
+    return is_read and spark_number(name) is None

@@ -1,4 +1,8 @@
-"""The file of a manifest: encode, decode and check, beyond the types, what it and records hold. Pure.
+"""Manifests as they are written: the next one, as it follows from the one before, and the file of each, which is
+encoded, decoded and checked, beyond the types, as are records. Pure.
+
+A start, a step and a move (see `manifest`) change different fields; the rest follows by the same rules. So no writer
+builds a manifest itself: it passes its changes to `successor`, which checks what holds for every manifest.
 
 A checksum detects damage, not forgery. Every file is checked here once, when it is read, and the rest of the code can
 rely on it: numbers fit 64 bits, files are below the root, names are valid, sizes are bounded.
@@ -12,17 +16,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from tidestate.recovery.log.boundary import Boundary
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs, OperatorState, SparkPosition
-from tidestate.recovery.log.names import DIGITS
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import (
+    DIGITS,
+    MANIFEST_FORMAT,
+    OUTPUT_KINDS,
+    AnsweredRequest,
+    CheckpointKind,
+    Delivered,
+    Head,
+    Ids,
+    InputPosition,
+    Manifest,
+    Needs,
+    OperatorState,
+    Output,
+    Restore,
+    Scan,
+    SparkPosition,
+    Spent,
+)
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.errors import CorruptionError, IncompatibleError
-from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, invariant
+from tidestate.statestore.files.refs import BUNDLE_SUFFIX, FileRef, Location, PartitionState, state_folder
 from tidestate.statestore.spec.limits import COLUMNS, TABLES
 
 MANIFEST_BYTES = 256 << 20
@@ -94,6 +114,8 @@ def check_file(ref: FileRef) -> None:
     require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
     require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
     require(0 <= ref.root <= BASES, "the root of a file")
+    within = 0 <= ref.start <= ref.start + ref.bytes <= ref.bundle_bytes <= MOST
+    require(within and ref.kind == "changelog" if ref.bundle_bytes else not ref.start, "a part of a bundle")
     require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
     check_times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
     if ref.tail:
@@ -168,11 +190,16 @@ def check_entries(name: str, partitions: Mapping[int, PartitionState], tables: s
     """Raise `InvalidManifest` unless these partitions, by number, can be an operator's."""
     for number, partition in partitions.items():
         _check_partition(partition, tables, checkpoint_id)
+        table_of_part: dict[Location, str] = {}
         for ref in partition.files:
             # After a rescale files stay in the folder of their old partition.
             own = state_folder(name, None if ref.share else number)
-            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
-            require(fits, "the path of a state file")
+            ending = BUNDLE_SUFFIX if ref.bundle_bytes else f".{ref.table}.{ref.kind}"
+            require(ref.path.startswith(own) and ending in ref.path, "the path of a state file")
+            if ref.bundle_bytes:  # else one part would be checked for two
+                require(
+                    table_of_part.setdefault(ref.location, ref.table) == ref.table, "the start of a part of a bundle"
+                )
 
 
 def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
@@ -353,6 +380,7 @@ def _damaged(path: str, reason: str) -> CorruptionError:
 
 CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
+    "bundles/1": "small changes to several tables of a state partition are parts of one file",
     "buffers-by-side/1": "sides of a join, merge or union have numbered buffers of their own, each recorded",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
     "edges-in-windows/1": "windows by lifetime keep edges that have no end so far, in a table of their own",
@@ -388,3 +416,136 @@ def unknown_needs(needs: Iterable[str]) -> list[str]:
 def grown_needs(*parts: Sequence[str]) -> tuple[str, ...]:
     """The union of all ``parts``, sorted."""
     return tuple(sorted({name for part in parts for name in part}))
+
+
+STEPS: tuple[CheckpointKind, ...] = ("batch", "tick", "feed", "bootstrap")
+"""Kinds that a running driver publishes under its writer epoch; every other kind begins a new epoch."""
+
+
+class Changes(TypedDict, total=False):
+    """The fields of `Manifest` that a writer may set; others follow from the rules or are carried on."""
+
+    id: int
+    job_id: str
+    epoch: int
+    operators: dict[str, OperatorState]
+    needs: tuple[str, ...]
+    max_event_us: int | None
+    processing_us: int | None
+    drained: bool
+    spark: SparkPosition | None
+    input: InputPosition | None
+    scan: Scan | None
+    panes: tuple[FileRef, ...]
+    late: tuple[FileRef, ...]
+    delivered: Delivered
+    counters: dict[str, int]
+    fed: int
+    fed_by_operator: dict[str, int]
+    parent_id: int
+    abandoned: tuple[Ids, ...]
+    answered: AnsweredRequest | None
+    restored: Restore | None
+    spent: Spent | None
+
+
+def origin(job_id: str) -> Head:
+    """The parent of the first checkpoint of a root: id 0, never published."""
+    return Head(Manifest(MANIFEST_FORMAT, 0, "", job_id, 0, "", "fence", 0, {}), "")
+
+
+def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
+    """The checkpoint of this kind that follows ``head``.
+
+    Scan, times, panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head``
+    and the kind.
+    """
+    was, step = head.manifest, kind in STEPS
+    operators = changes.get("operators", was.operators)
+    facts = {
+        "id": was.id + 1,
+        "parent": head.checksum,
+        "parent_id": 0,
+        "epoch": was.epoch if step else was.epoch + 1,
+        "writer": writer,
+        "kind": kind,
+        "created_us": created_us,
+        "watermark_us": _furthest_behind(operators) if "operators" in changes else was.watermark_us,
+        "watermark_before_us": was.watermark_us,
+        "scan": None,
+        "spent": None,
+        "panes": (),
+        "late": (),
+        "counters": {},
+        "totals": _added(was.totals, changes.get("counters", {})),
+        **changes,
+        "operators": {name: _after(one, was.operators.get(name), step) for name, one in operators.items()},
+    }
+    needs = [
+        # A version that reads `fed` alone would put rows back twice.
+        *(("fed-by-operator/1",) if facts.get("fed_by_operator", was.fed_by_operator) else ()),
+        # One that knows no bundles would take each for a damaged file.
+        *(("bundles/1",) if _begins_bundles(was, operators) else ()),
+    ]
+    if needs:
+        facts["needs"] = grown_needs(changes.get("needs", was.needs), needs)
+    made: Manifest = msgspec.structs.replace(was, **facts)
+    _check_follows(was, made)
+    return made
+
+
+def _begins_bundles(was: Manifest, operators: dict[str, OperatorState]) -> bool:
+    """Whether a state file is part of a bundle, and no manifest of this line has named that need so far."""
+    if "bundles/1" in was.needs:
+        return False
+    partitions = (part for operator in operators.values() for part in operator.partitions)
+    return any(ref.bundle_bytes for part in partitions for ref in part.files)
+
+
+def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> OperatorState:
+    before, mark = was.watermark_us if was is not None else None, operator.watermark_us
+    grows = before is None or (mark is not None and before <= mark)
+    invariant(grows, "a watermark never goes back", mark=mark, before=before)
+    return msgspec.structs.replace(
+        operator,
+        watermark_before_us=before,
+        closed_us=None if step else operator.closed_us,
+        settles=operator.settles and not step,
+    )
+
+
+def _added(totals: dict[str, int], counters: dict[str, int]) -> dict[str, int]:
+    return {name: totals.get(name, 0) + counters.get(name, 0) for name in {**totals, **counters}}
+
+
+def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
+    marks = [one.watermark_us for one in operators.values()]
+    known = [mark for mark in marks if mark is not None]
+    return min(known, default=None) if len(known) == len(marks) else None
+
+
+def _check_follows(was: Manifest, made: Manifest) -> None:
+    """What holds for every manifest and the one before it."""
+    forked = made.job_id != was.job_id
+    invariant(made.id > was.id or (forked and made.id == was.id), "ids grow", id=made.id, before=was.id)
+    invariant(
+        made.epoch == was.epoch if made.kind in STEPS else made.epoch > was.epoch,
+        "steps keep the writer epoch, other kinds raise it",
+        kind=made.kind,
+        epoch=made.epoch,
+        before=was.epoch,
+    )
+    for kind in OUTPUT_KINDS:
+        invariant(
+            was.delivered.up_to(kind) <= made.delivered.up_to(kind) <= made.id,
+            "what was delivered stays delivered, and only what exists is delivered",
+            id=made.id,
+            delivered=made.delivered,
+            before=was.delivered,
+        )
+    has_output = made.panes or made.late or made.counters
+    invariant(made.kind in STEPS or not has_output, "only a step has panes, ledgers and counters", kind=made.kind)
+    if made.needs != was.needs:
+        invariant(not unknown_needs(made.needs), "what a manifest needs is registered", needs=made.needs)
+    counts = {len(one.partitions) for one in made.operators.values()}
+    invariant(len(counts) <= 1, "all operators have the same number of partitions", id=made.id, found=counts)

@@ -20,7 +20,7 @@ from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.manifest_file import InvalidManifest, check_entries
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
+from tidestate.statestore.files.refs import FileRef, Location, PartitionState, state_folder
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.write_behind import WriteBehind
@@ -180,10 +180,10 @@ class Parts:
         return partitions
 
 
-def spared(manifest: Manifest, damaged: Container[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Of the ``damaged`` files, by root and path, the parts of this manifest with an intact copy."""
+def spared(manifest: Manifest, damaged: Container[Location]) -> set[Location]:
+    """Of the places of ``damaged`` files the parts of this manifest with an intact copy."""
     pairs = [pair for one in manifest.operators.values() for pair in zip(one.base, one.copies, strict=True)]
-    places = [tuple((ref.root, ref.path) for ref in pair) for pair in pairs]
+    places = [tuple(ref.location for ref in pair) for pair in pairs]
     return {place for pair in places for place in pair if sum(one in damaged for one in pair) == 1}
 
 

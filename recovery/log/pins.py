@@ -12,11 +12,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tidestate.recovery.log import names
 from tidestate.recovery.log.absent import collected
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import Head
+from tidestate.recovery.log.manifest import Head, is_pin
 from tidestate.recovery.log.records import HELD_SUFFIX, PINS, held_pins, pin_path, read_pins, read_record, seal
 from tidestate.statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
@@ -51,7 +50,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
 
 def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
     """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
-    if not names.is_pin(name):
+    if not is_pin(name):
         raise UsageError(
             'the name of a pin has up to 100 letters, digits, "-", "_" and dots, and begins with no "-" or dot',
             code="pin-name",

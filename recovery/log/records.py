@@ -14,10 +14,9 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidestate.recovery.log import names
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary, Pin
+from tidestate.recovery.log.manifest import Output, numbered_name, numbers_in, pins
 from tidestate.recovery.log.manifest_file import InvalidManifest, check_boundary, check_output
-from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, NotFoundError
@@ -67,13 +66,13 @@ def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[_T]) ->
 
 def boundary_path(number: int) -> str:
     """The path of a boundary."""
-    return f"{BOUNDARIES}/{names.numbered_name(number)}"
+    return f"{BOUNDARIES}/{numbered_name(number)}"
 
 
 def newest_boundary(objects: Objects) -> Boundary:
     """The boundary that counts; `NO_BOUNDARY` before the first. Cost: one listing and one read."""
     missed = 0
-    while numbers := names.numbers_in(objects.names(BOUNDARIES)):
+    while numbers := numbers_in(objects.names(BOUNDARIES)):
         path = boundary_path(numbers[-1])
         try:
             found = read_record(objects, path, Boundary)
@@ -120,7 +119,7 @@ def read_pins(objects: Objects) -> list[Pin]:
     """
     found = []
     listed = objects.names(PINS)
-    files = {name: f"{name}{ending}" for ending in (HELD_SUFFIX, ".json") for name in names.pins(listed, ending)}
+    files = {name: f"{name}{ending}" for ending in (HELD_SUFFIX, ".json") for name in pins(listed, ending)}
     for name, file in files.items():
         path = f"{PINS}/{file}"
         try:
@@ -135,7 +134,7 @@ def read_pins(objects: Objects) -> list[Pin]:
 
 def held_pins(objects: Objects) -> set[str]:
     """Names of the pins that are marked as held."""
-    return set(names.pins(objects.names(PINS), HELD_SUFFIX))
+    return set(pins(objects.names(PINS), HELD_SUFFIX))
 
 
 def complete_pins(objects: Objects) -> set[str]:
@@ -143,7 +142,7 @@ def complete_pins(objects: Objects) -> set[str]:
     storage carries out a request late or twice.
     """
     listed = objects.names(PINS)
-    return set(names.pins(listed, HELD_SUFFIX)) & set(names.pins(listed, ".json"))
+    return set(pins(listed, HELD_SUFFIX)) & set(pins(listed, ".json"))
 
 
 @contextmanager

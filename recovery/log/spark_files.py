@@ -6,7 +6,7 @@ import json
 import zlib
 from contextlib import suppress
 
-from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.log.manifest import spark_number
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.storage.objects import Objects
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Scan, Spent, state_files
-from tidestate.statestore.files.refs import FileRef
+from tidestate.recovery.log.manifest import (
+    END_OF_TIME_US,
+    Manifest,
+    OperatorState,
+    Scan,
+    Spent,
+    events_of,
+    state_size,
+)
+from tidestate.statestore.files.refs import FileRef, count_files
 
 SummaryRow = dict[str, Any]
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
@@ -130,22 +138,6 @@ def size_text(count: int) -> str:
     return ""
 
 
-class StateSize(NamedTuple):
-    """The files of a state, their rows and bytes. A row that was replaced or deleted counts until it is folded."""
-
-    files: int
-    rows: int
-    bytes: int
-
-
-def state_size(manifest: Manifest) -> StateSize:
-    """The size of all its state."""
-    files = state_files(manifest)
-    # What names partitions is no row of state.
-    rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
-    return StateSize(len(files), rows, sum(ref.bytes for ref in files))
-
-
 def seconds_of(manifest: Manifest, later: Spent | None = None) -> dict[str, float] | None:
     """Seconds by phase that a step took; those of publishing and delivering it only with what a ``later`` checkpoint
     of the run knows of it.
@@ -176,13 +168,7 @@ def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
 
 def shared_files(operator: OperatorState) -> int:
     """How many files the partitions of an operator share since a rescale."""
-    return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
-
-
-def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
-    """Rows from input streams; in a chain a counter's name begins with that of its operator."""
-    names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
-    return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
+    return count_files(ref for part in operator.partitions for ref in part.files if ref.share)
 
 
 def full(manifest: Manifest) -> SummaryRow:
@@ -271,7 +257,7 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
     return [
         {
             "partition": number,
-            "files": len(state.files),
+            "files": count_files(state.files),
             "rows": sum(ref.rows for ref in state.files),
             "bytes": sum(ref.bytes for ref in state.files),
             "taken_over": sum(ref.share > 0 for ref in state.files),

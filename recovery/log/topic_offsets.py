@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.log.manifest import spark_number
 
 TopicOffsets: TypeAlias = dict[tuple[str, str], int]
 """By topic and partition."""

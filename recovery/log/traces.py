@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tidestate.recovery.log import names
-from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.manifest import DIGITS, LAST_NUMBER, SparkPosition, number_in
 from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER, newest, query_id
@@ -92,7 +91,7 @@ def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[st
         inside: list[str] = []
         for folder, inside_it in prefetch(lambda one: _names(objects, one), level):
             for name in inside_it():
-                if (match := _WRITTEN.match(name)) and int(match[1]) <= names.LAST_NUMBER:
+                if (match := _WRITTEN.match(name)) and int(match[1]) <= LAST_NUMBER:
                     found[f"{folder}/{name}"] = int(match[1])
                 elif "." not in name:
                     inside.append(f"{folder}/{name}")
@@ -101,7 +100,7 @@ def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[st
 
 
 def _path(checkpoint_id: int) -> str:
-    return f"{REACHED}/{checkpoint_id:0{names.DIGITS}d}"
+    return f"{REACHED}/{checkpoint_id:0{DIGITS}d}"
 
 
 def _names(objects: Objects, folder: str) -> list[str]:
@@ -114,7 +113,7 @@ def _names(objects: Objects, folder: str) -> list[str]:
 
 
 def _noted(objects: Objects) -> list[int]:
-    numbers = [names.number_in(name, "") for name in objects.names(REACHED)]
+    numbers = [number_in(name, "") for name in objects.names(REACHED)]
     return [number for number in numbers if number is not None]
 
 

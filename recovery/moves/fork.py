@@ -22,17 +22,17 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     state_files,
 )
-from tidestate.recovery.log.manifest_file import InvalidManifest, check_root
+from tidestate.recovery.log.manifest_file import InvalidManifest, check_root, successor
 from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.log.successor import successor
-from tidestate.recovery.spark.position import load_files, with_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, write_spark_checkpoint
+from tidestate.recovery.spark.spark_log import load_files, with_lists
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
+from tidestate.statestore.files.refs import count_files
 from tidestate.statestore.storage.objects import Objects, put_all
 
 
@@ -107,7 +107,7 @@ def plan_fork(
     state = state_files(manifest)
     invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
     size = sum(ref.bytes for ref in state)
-    result = Forked(str(target.root), marker.job_id, was.id, len(state), size, _pin_name(target.root))
+    result = Forked(str(target.root), marker.job_id, was.id, count_files(state), size, _pin_name(target.root))
     return Fork(result, tuple(_pins(source, was)), target, files, manifest, marker)
 
 

@@ -11,15 +11,14 @@ from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, OutputKind
-from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, Output, OutputKind, output_of
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.moves.reset import Reset, execute_reset, highest_used_id, plan_reset
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, NotFoundError
-from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.refs import FileRef, Location
 
 log = logging.getLogger("tidestate")
 
@@ -55,7 +54,7 @@ def _overtaken(checkpoint: Checkpoint, ids: Sequence[int]) -> bool:
 
 def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
     findings: list[Finding] = []
-    findings_by_path: dict[str, Finding | None] = {}
+    findings_by_location: dict[Location, Finding | None] = {}
     newest: Manifest | None = None
     if beyond:
         reason = "the manifests of the newest checkpoints are missing"
@@ -69,7 +68,7 @@ def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
             continue
         newest = newest or head.manifest
-        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, findings_by_path)]
+        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, findings_by_location)]
         findings += [finding for finding in wrong if finding not in findings]
         if not wrong:
             intact = number == ids[-1] and not beyond
@@ -172,33 +171,34 @@ def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
 
 
 def _files(
-    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, findings_by_path: dict[str, Finding | None]
+    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, findings_by_location: dict[Location, Finding | None]
 ) -> list[Finding]:
     """What is wrong with files that a checkpoint needs, with panes that are not delivered yet."""
     try:
         refs = _needed(checkpoint, manifest, newest)
-        unread = [(*entry, True) for path, entry in refs.items() if path not in findings_by_path]
+        unread = [(*entry, True) for location, entry in refs.items() if location not in findings_by_location]
         for (ref, _, _), check in checkpoint.prefetch(
             "files", lambda entry: file_finding(checkpoint, *entry), unread
         ):
-            findings_by_path[ref.path] = check()
-        damaged_keys = {(0, path) for path in refs if findings_by_path[path] is not None}
-        if damaged_keys:  # output may have been deleted by its age meanwhile
+            findings_by_location[ref.location] = check()
+        damaged_locations = {location for location in refs if findings_by_location[location] is not None}
+        if damaged_locations:  # output may have been deleted by its age meanwhile
             refs = _needed(checkpoint, manifest, newest)
     except (CorruptionError, NotFoundError) as error:
         path = error.context.get("path") or manifest_path(error.context["id"])
         return [Finding("manifest", manifest.id, path, error.message)]
-    harmless = {path for _, path in spared(manifest, damaged_keys)}
-    return [finding for path in refs if (finding := findings_by_path.get(path)) is not None and path not in harmless]
+    harmless = spared(manifest, damaged_locations)
+    findings = [findings_by_location.get(location) for location in refs if location not in harmless]
+    return list(dict.fromkeys(finding for finding in findings if finding is not None))
 
 
-def _needed(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> dict[str, tuple[FileRef, int]]:
+def _needed(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> dict[Location, tuple[FileRef, int]]:
     """Files that a checkpoint needs, with panes that are not delivered yet; each with the checkpoint that names it.
 
     Raises `CorruptionError` and `NotFoundError` with ``path`` or ``id`` if what is due cannot be read.
     """
-    refs = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
-    return refs | {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
+    refs = {ref.location: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
+    return refs | {ref.location: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:

@@ -20,9 +20,9 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.statestore.errors import UsageError, invariant
-from tidestate.statestore.files.refs import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState, count_files
 from tidestate.statestore.spec.keyhash import hash_range
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -104,11 +104,11 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         },
     )
     refs = [ref for operator in manifest.operators.values() for part in operator.partitions for ref in part.files]
-    times = Counter((ref.root, ref.path) for ref in refs)
-    before_files = {(ref.root, ref.path) for operator in was.operators.values() for ref in operator.files}
-    invariant(set(times) == before_files, "a rescale keeps all files", lost=before_files - set(times))
-    shared_count = sum(count > 1 for count in times.values())
-    return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared_count, manifest)
+    times = Counter(ref.location for ref in refs)
+    before_places = {ref.location for operator in was.operators.values() for ref in operator.files}
+    invariant(set(times) == before_places, "a rescale keeps all files", lost=before_places - set(times))
+    shared_count = count_files(ref for ref in refs if times[ref.location] > 1)
+    return Rescaled(manifest.id, before, partitions, tuple(was.operators), count_files(refs), shared_count, manifest)
 
 
 def check_partitions(partitions: int) -> None:
@@ -214,5 +214,5 @@ def _once(spec: TableSpec, refs: Iterator[FileRef]) -> list[FileRef]:
     """Each file of a shared table once, each part of a file of another table once."""
     unique: dict[object, FileRef] = {}
     for ref in refs:
-        unique.setdefault((ref.root, ref.path, None if spec.shared else ref.hashes), ref)
+        unique.setdefault((ref.location, None if spec.shared else ref.hashes), ref)
     return list(unique.values())

@@ -20,12 +20,11 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Delivered, Ids, Manifest, OutputKind, without_state
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import merged_ranges, outside
-from tidestate.recovery.log.successor import successor
 from tidestate.recovery.log.traces import STATE, traces, written_files
-from tidestate.recovery.spark.position import with_lists
 from tidestate.recovery.spark.spark_checkpoint import (
     CrashHook,
     check_stateless,
@@ -33,6 +32,7 @@ from tidestate.recovery.spark.spark_checkpoint import (
     finish_checkpoint,
     no_crash_hook,
 )
+from tidestate.recovery.spark.spark_log import with_lists
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import put_all
@@ -159,12 +159,12 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
 
 def _check_there(checkpoint: Checkpoint, manifest: Manifest) -> None:
     """Raise `CorruptionError` unless all its files have the right size, `NotFoundError` if it has been collected."""
-    refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+    refs = {ref.location: ref for ref in checkpoint.boundary().needed(manifest)}
     findings = {key: file_finding(checkpoint, ref, manifest.id, read=False) for key, ref in refs.items()}
     bad = {key: finding for key, finding in findings.items() if finding is not None}
     if bad:  # it may have been collected meanwhile, or its output deleted by its age
         checkpoint.read(manifest.id)
-        refs = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(manifest)}
+        refs = {ref.location: ref for ref in checkpoint.boundary().needed(manifest)}
     harmless = spared(manifest, bad)
     for key, wrong in bad.items():
         if key in refs and key not in harmless:

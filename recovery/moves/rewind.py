@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind
+from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, events_of
 from tidestate.recovery.log.moments import counting
-from tidestate.recovery.log.summary import events_of, iso_text, job_mark_text
+from tidestate.recovery.log.summary import iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
-from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_log import load_files
 
 
 @dataclass(frozen=True)

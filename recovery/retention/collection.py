@@ -309,7 +309,7 @@ def _roots(pins: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
 
 def _sizes(checkpoint: Checkpoint, contents: RootContents, files: list[str]) -> Iterator[tuple[str, int]]:
     """Sizes of files: most from manifests, the others from storage."""
-    sizes = {ref.path: ref.bytes for manifest in contents.manifests.values() for ref in files_of(manifest)}
+    sizes = {ref.path: ref.file_bytes for manifest in contents.manifests.values() for ref in files_of(manifest)}
     for path in files:
         try:
             yield path, sizes[path] if path in sizes else checkpoint.objects.size(path)

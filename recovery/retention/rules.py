@@ -10,8 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from tidestate.recovery.log.boundary import Boundary, Pin
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, Output, OutputKind, state_files
 from tidestate.statestore.arguments import called
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError, invariant

@@ -12,10 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_as_patterns, read_of
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.spark.spark_log import (
+    NOTHING,
+    NOTHING_READ,
+    Entries,
+    KnownFiles,
+    SparkLog,
+    log_offset,
+    path_of,
+    read_as_patterns,
+    read_of,
+)
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
 _T = TypeVar("_T")

@@ -12,13 +12,18 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import NOTHING, Entries, read_of
-from tidestate.recovery.log.manifest import Manifest, SparkPosition
-from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.log.manifest import Manifest, SparkPosition, spark_number
 from tidestate.recovery.log.records import decoded, outputs_below
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.spark.spark_log import (
+    NOTHING,
+    NOTHING_READ,
+    Entries,
+    SparkLog,
+    load_files,
+    log_offset,
+    read_of,
+)
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects

@@ -1,8 +1,14 @@
-"""Read Spark's own checkpoint of the query: what Spark has planned, and which files it has recorded as read.
+"""Spark's own checkpoint of the query: what Spark has planned, which files it has read, and what of that is in a
+manifest.
 
 Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. They are
 read strictly: bytes that Spark would not have written raise `CorruptionError`. For a file source the list of files is
-part of a batch's identity: without it Spark may plan the same batch with other rows."""
+part of a batch's identity: without it Spark may plan the same batch with other rows.
+
+A batch is compared with that of our manifest, and the files that a source has read with those of each new batch.
+A file is its path and time as Spark writes them: ``<path> <milliseconds>``. The digest of many is a sum of hashes:
+it does not depend on order or on how Spark has folded its log, and a batch can be added without the files before it.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +16,28 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
 
-from tidestate.recovery.log.input_files import Entries
-from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.names import SPARK_BATCHES, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.recovery.log.manifest import (
+    SPARK_BATCHES,
+    SPARK_ENTRIES,
+    Manifest,
+    ReadFiles,
+    SparkPosition,
+    misleads_spark,
+    spark_number,
+)
 from tidestate.recovery.log.spark_files import (
     SPARK_FOLDER,
     UNREADABLE,
@@ -32,8 +48,11 @@ from tidestate.recovery.log.spark_files import (
     read_file,
     unusable,
 )
+from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import damaged, read_verified
+from tidestate.statestore.storage.objects import Objects, put_all
 
 NOTHING_READ = "-"
 """What Spark writes for a source that it has not read yet."""
@@ -334,3 +353,219 @@ def local_file(url: str) -> Path | None:
 def _is_kept(char: str) -> bool:
     """Whether a character is beyond ASCII, and neither a space nor a control character."""
     return ord(char) > 0x9F and not char.isspace()
+
+
+INLINE_FILES = 100
+"""Longer lists of files are written to a separate file, so that a manifest stays small."""
+
+
+def with_lists(
+    position: SparkPosition, checkpoint_id: int, read: Mapping[int, Entries] | None = None
+) -> tuple[SparkPosition, dict[str, bytes]]:
+    """``position`` for a manifest, with references to its long list of files and to ``read``, all files read up to
+    it; and the contents of the files that are referred to, by path.
+    """
+    files: dict[str, bytes] = {}
+    if sum(map(len, position.files.values())) > INLINE_FILES:
+        ref = _list(files, f"{checkpoint_id}-{uuid.uuid4().hex}.files.json", position.files, len(position.files))
+        position = msgspec.structs.replace(position, files={}, files_ref=ref)
+    if read:
+        rows = sum(map(len, read.values()))
+        ref = _list(files, f"{checkpoint_id}-{uuid.uuid4().hex}.read.json", read, rows)
+        position = msgspec.structs.replace(position, read_ref=ref)
+    return position, files
+
+
+def _list(files: dict[str, bytes], name: str, values: Mapping[Any, Any], rows: int) -> FileRef:
+    data, path = msgspec.json.encode(values), f"data/spark/{name}"
+    files[path] = data
+    return FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=rows)
+
+
+def store_lists(
+    objects: Objects, position: SparkPosition, checkpoint_id: int, read: Mapping[int, Entries] | None = None
+) -> SparkPosition:
+    """`with_lists`, with the files written."""
+    position, files = with_lists(position, checkpoint_id, read)
+    put_all(objects, files)
+    return position
+
+
+def load_files(objects: Objects, position: SparkPosition | None) -> SparkPosition | None:
+    """``position`` with its list of files, wherever it lies."""
+    if position is None or position.files_ref is None:
+        return position
+    data = read_verified(objects, position.files_ref).to_pybytes()
+    try:
+        files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(position.files_ref, str(error)) from None
+    return msgspec.structs.replace(position, files=files, files_ref=None)
+
+
+def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
+    """Raise `IncompatibleError` unless Spark's batch is the one that was committed under its id."""
+    for part in ("query_id", "batch_id", "start", "end", "files"):
+        expected, found = getattr(ours, part), getattr(planned, part)
+        if expected != found:
+            raise IncompatibleError(
+                f"spark planned a committed batch again with a different {part.replace('_', ' ')}: nothing was "
+                "processed; start again, and spark's checkpoint is rewritten from ours",
+                code="spark-batch-differs",
+                batch=ours.batch_id,
+                part=part,
+                expected=_short(expected),
+                found=_short(found),
+            )
+
+
+def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
+    """Raise `IncompatibleError` unless Spark's batch begins exactly where our newest checkpoint ends."""
+    expected_id, expected_start = (0, ()) if head is None else (head.batch_id + 1, head.end)
+    same_query = head is None or head.query_id == planned.query_id
+    if planned.batch_id != expected_id or planned.start != expected_start or not same_query:
+        raise IncompatibleError(
+            "spark's batch does not follow the newest checkpoint: nothing was processed; restore the spark "
+            "folder and the manifests from copies made at the same time",
+            code="spark-batch-gap",
+            expected_batch=expected_id,
+            found_batch=planned.batch_id,
+            expected_start=_short(expected_start),
+            found_start=_short(planned.start),
+        )
+
+
+def check_sources(head: SparkPosition | None, sources: int | None) -> None:
+    """Raise `IncompatibleError` unless a query of so many ``sources`` can go on from our newest batch; None is not
+    known. Spark's log has a line for each source and no names, so Spark goes on with as many as there were.
+    """
+    if head is not None and sources is not None and len(head.end) != sources:
+        raise IncompatibleError(
+            "the job reads another number of sources than spark's checkpoint has offsets of, and spark cannot add or "
+            "remove one: give it the DataFrames that it had before, or start with a new folder, which can be "
+            "bootstrapped from the history of all sources",
+            code="configuration-changed",
+            sources_before=len(head.end),
+            sources_now=sources,
+        )
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = str(value)
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+Entries: TypeAlias = dict[int, tuple[str, ...]]
+"""Files that a source has read, each with its time, by the number of the entry in the source's log."""
+NOTHING = ReadFiles(0, "0" * 16)
+_PATTERN = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
+"""The characters by which Spark takes a path for a pattern, a planned file's too; and each escaped."""
+RECENT = 1 << 15
+"""How many hashes of new files are kept in a set before they are merged into the sorted array."""
+
+
+def with_files(read: ReadFiles, files: Iterable[str]) -> ReadFiles:
+    """``read`` with these files added."""
+    count, total = read.files, int(read.digest, 16)
+    for file in files:
+        count += 1
+        total += xxhash.xxh3_64_intdigest(file.encode())
+    return ReadFiles(count, f"{total % 2**64:016x}")
+
+
+def read_of(entries: Entries) -> ReadFiles:
+    """The summary of all files of a source's log."""
+    return with_files(NOTHING, (file for files in entries.values() for file in files))
+
+
+def followed(head: SparkPosition | None, batch: SparkPosition) -> SparkPosition:
+    """``batch``, which follows ``head``, with ``read`` as of its end."""
+    before = {} if head is None else head.read
+    read = {source: with_files(before.get(source, NOTHING), files) for source, files in batch.files.items()}
+    return msgspec.structs.replace(batch, read={**before, **read})
+
+
+class KnownFiles:
+    """Paths that one source has read, as hashes of 8 bytes. A new path may be taken for a known one, with a chance of
+    one in 2^64 for each known path; never the other way round.
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._sorted: npt.NDArray[np.uint64] = np.unique(np.fromiter(map(_hash, files), np.uint64))
+        self._recent: set[int] = set()
+
+    def __contains__(self, file: str) -> bool:
+        number = _hash(file)
+        if number in self._recent:
+            return True
+        at = int(np.searchsorted(self._sorted, np.uint64(number)))
+        return at < len(self._sorted) and int(self._sorted[at]) == number
+
+    def add(self, files: Iterable[str]) -> None:
+        """Add files that were read."""
+        self._recent.update(map(_hash, files))
+        if len(self._recent) > RECENT:
+            recent = np.fromiter(self._recent, np.uint64, len(self._recent))
+            self._sorted, self._recent = np.union1d(self._sorted, recent), set()
+
+
+class FilesRead:
+    """The files that file sources have read; none may be read twice. ``all_read`` gives those at a checkpoint, which
+    is slow.
+    """
+
+    def __init__(self, read: Mapping[int, Entries], all_read: Callable[[Manifest], Mapping[int, Entries]]) -> None:
+        self._all_read = all_read
+        self._known = {
+            str(source): KnownFiles(file for files in entries.values() for file in files)
+            for source, entries in read.items()
+        }
+
+    def check(self, head: Manifest, batch: SparkPosition) -> None:
+        """Raise `IncompatibleError` if a batch that follows ``head`` contains a file that an earlier one has read,
+        even if its time has changed.
+        """
+        for source, files in batch.files.items():
+            again = [file for file in files if file in self._known.get(source, ())]
+            if again and (again := self._confirmed(head, source, again)):
+                raise IncompatibleError(
+                    "an earlier batch has already read this file (was it changed?), so its events would count "
+                    "twice: nothing was processed; remove it from the input, and write new data under a new name",
+                    code="spark-file-again",
+                    batch=batch.batch_id,
+                    source=int(source),
+                    files=[path_of(one) for one in again[:10]],
+                )
+
+    def _confirmed(self, head: Manifest, source: str, again: list[str]) -> list[str]:
+        """Without files that only share a hash with another. Slow, but rare."""
+        entries = self._all_read(head).get(int(source), {})
+        paths = {path_of(file) for files in entries.values() for file in files}
+        return [file for file in again if path_of(file) in paths]
+
+    def add(self, batch: SparkPosition) -> None:
+        """Add the files of a batch."""
+        for source, files in batch.files.items():
+            self._known.setdefault(source, KnownFiles(())).add(files)
+
+
+def path_of(file: str) -> str:
+    """The path of a file without its time."""
+    return file.rpartition(" ")[0]
+
+
+def _hash(file: str) -> int:
+    return xxhash.xxh3_64_intdigest(path_of(file).encode())
+
+
+def read_as_patterns(files: Mapping[str, Sequence[str]]) -> list[str]:
+    """The paths among ``files``, each with its time, by source, that Spark takes for patterns where a source has
+    several files: it reads the others of these twice. One alone is read as it is.
+    """
+    paths = [unquote(path_of(file)) for of_source in files.values() if len(of_source) > 1 for file in of_source]
+    return [path for path in paths if literal_path(path) != path]
+
+
+def literal_path(path: str) -> str:
+    """A path as Spark's readers take it, if its characters stand for themselves."""
+    return path.translate(_PATTERN)

@@ -6,7 +6,7 @@ import json
 import posixpath
 from dataclasses import dataclass
 
-from tidestate.recovery.log.names import SPARK_BATCHES
+from tidestate.recovery.log.manifest import SPARK_BATCHES
 from tidestate.recovery.log.spark_files import UNREADABLE, read_file, unusable
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import differing_in_case
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.log.names import differing_in_case
 from tidestate.recovery.log.traces import FOLDERS
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.local import is_local

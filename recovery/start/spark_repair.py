@@ -9,10 +9,8 @@ import logging
 from functools import partial
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import Entries, FilesRead
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.agreement import Agreement, compare
-from tidestate.recovery.spark.position import check_sources, load_files
 from tidestate.recovery.spark.spark_checkpoint import (
     COMPACTED,
     CrashHook,
@@ -23,7 +21,7 @@ from tidestate.recovery.spark.spark_checkpoint import (
     rewrite_spark_checkpoint,
     unfinished_move,
 )
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import Entries, FilesRead, SparkLog, check_sources, load_files
 from tidestate.recovery.start.policy import Policy
 
 log = logging.getLogger("tidestate")

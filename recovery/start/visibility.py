@@ -45,10 +45,10 @@ def check_visible(
     until = time.monotonic() + patience_s
 
     def found(written: WrittenFile) -> int | None:
-        return _size(objects, written.ref.path, written.ref.bytes, until, pause)
+        return _size(objects, written.ref.path, written.ref.file_bytes, until, pause)
 
     for written, size in prefetch(found, files):
-        if size() != written.ref.bytes:
+        if size() != written.ref.file_bytes:
             raise UsageError(
                 "a file that an executor has written is missing below the driver's root, or has a different size "
                 f"there, so nothing was published: {ADVICE}",
@@ -56,7 +56,7 @@ def check_visible(
                 host=written.host,
                 root=objects.root,
                 path=written.ref.path,
-                expected=written.ref.bytes,
+                expected=written.ref.file_bytes,
                 found=size(),
             )
 

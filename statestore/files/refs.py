@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +15,11 @@ FILE_FORMAT = "1"
 
 
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file as a manifest names it. ``first`` and ``last`` are the sequences (checkpoint ids) it covers.
+    """A file as a manifest names it, or a part of a bundle. ``first`` and ``last`` are the sequences (checkpoint
+    ids) it covers.
+
+    ``bundle_bytes`` is the size of the bundle at ``path`` (0: it is no bundle). Then the segment that begins at
+    ``start`` is meant, and ``bytes`` and ``checksum`` are those of this part.
 
     ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
     ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
@@ -44,7 +48,22 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     share: int = 0
     hashes: tuple[int, int] | None = None
     expired: int | None = None
+    start: int = 0
+    bundle_bytes: int = 0
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of the file at ``path``."""
+        return self.bundle_bytes or self.bytes
+
+    @property
+    def location(self) -> Location:
+        """Where its bytes are: no two different files of a checkpoint, or parts of a bundle, have the same."""
+        return self.root, self.path, self.start
+
+
+Location: TypeAlias = tuple[int, str, int]
+"""A file, or a part of a bundle: the number of its root, the path and the first byte."""
 
 Level: TypeAlias = tuple[FileRef, ...]
 """Files of a table that were folded together, or hold the changes of one checkpoint: disjoint, in key order."""
@@ -92,6 +111,11 @@ def files_by_table(files: Sequence[FileRef]) -> dict[str, list[FileRef]]:
     return tables
 
 
+def count_files(files: Iterable[FileRef]) -> int:
+    """How many files these are; parts of one bundle are one."""
+    return len({(ref.root, ref.path) for ref in files})
+
+
 def levels_of(files: Sequence[FileRef]) -> list[Level]:
     """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
     return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]
@@ -103,6 +127,8 @@ def taken_over(levels: Sequence[Level]) -> int:
 
 
 EXPIRY = ("expiry_min", "expiry_max")
+BUNDLE_SUFFIX = ".bundle"
+"""How the name of a bundle ends. It has no table: those of other files end in ``<table>.<kind>…``."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -139,6 +165,11 @@ class SegmentName(msgspec.Struct, frozen=True):
         segment = f"changelog.{self.part}.arrow" if self.part else "changelog.arrow"
         suffix = segment if kind == "changelog" else folded
         return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}.{table}.{suffix}"
+
+    @property
+    def bundle_path(self) -> str:
+        """The path of the bundle that the file may be a part of: one for each attempt at a checkpoint."""
+        return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}{BUNDLE_SUFFIX}"
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.filetable import FileTable, RowSource, Segment, open_sources
-from tidestate.statestore.files.refs import FileRef, SegmentName
+from tidestate.statestore.files.refs import FileRef, Location, SegmentName
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.spec.changes import PUT, Layer
@@ -51,8 +51,8 @@ class Resident:
     """A table in memory: its layers, oldest first."""
 
     layers: list[Layer]
-    versions: dict[str, tuple[int, ...] | None]
-    """Of each file what `Objects.local_version` said when it was last compared; None: not yet."""
+    versions: dict[Location, tuple[int, ...] | None]
+    """Of each file, or part of a bundle, what `Objects.local_version` said when it was last compared; None: never."""
     older: ResidentName | None = None
     """The list of files that this one follows."""
     bytes: int = 0
@@ -148,7 +148,7 @@ def grow(
             return
         older = kept
     layers = [*older.layers, *(Layer(layer.op, owned(layer.rows), layer.ordered) for layer in written)]
-    versions = {ref.path: older.versions.get(ref.path) for ref in after}
+    versions = {ref.location: older.versions.get(ref.location) for ref in after}
     grown = Resident(live(spec, layers, expired), versions, name if before else None)
     _keep(_name(objects, spec, after), grown, limit_of(budget_bytes))
 
@@ -169,7 +169,9 @@ def fold_small(
     rows = pa.concat_tables([spec.no_rows, *table.scan()])
     made = write_sorted(objects, spec, "snapshot", name, [rows], most_in_block=block_bytes)
     if is_small(made, budget_bytes):
-        folded = Resident([Layer(PUT, owned(rows), ordered=True)], {made[0].path: None}, _name(objects, spec, files))
+        folded = Resident(
+            [Layer(PUT, owned(rows), ordered=True)], {made[0].location: None}, _name(objects, spec, files)
+        )
         _keep(_name(objects, spec, made), folded, limit_of(budget_bytes))
     return made
 
@@ -203,7 +205,7 @@ def _layers(objects: Objects, spec: TableSpec, files: tuple[FileRef, ...], limit
             return resident.layers
         resident = Resident(settled(spec, resident.layers), resident.versions, resident.older)
     else:
-        versions = {ref.path: objects.at(ref.root).local_version(ref.path) for ref in files}
+        versions = {ref.location: objects.at(ref.root).local_version(ref.path) for ref in files}
         sources = open_sources(objects, spec, files)
         for source in sources:  # segments first, as a scan does: it decides which of several lost files is named
             source.arrange(EVERYTHING, sys.maxsize)
@@ -216,11 +218,11 @@ def _layers(objects: Objects, spec: TableSpec, files: tuple[FileRef, ...], limit
 def _verified(objects: Objects, files: Sequence[FileRef], resident: Resident) -> bool:
     """Whether the files are still those whose rows are kept. Raises `CorruptionError` for one that never was."""
     for ref in files:
-        root, known = objects.at(ref.root), resident.versions[ref.path]
+        root, known = objects.at(ref.root), resident.versions[ref.location]
         version = root.local_version(ref.path)
         if known is None:
             read_verified(objects, ref)  # of a bucket this makes the copy that is known from then on
-            resident.versions[ref.path] = version or root.local_version(ref.path)
+            resident.versions[ref.location] = version or root.local_version(ref.path)
         elif version != known:
             return False
     return True

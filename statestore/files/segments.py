@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
@@ -32,7 +33,7 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
 from tidestate.statestore.spec.schema_evolution import project_columns, readable
 from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.objects import FileWriter, Objects
 
 OP = pa.field("__op", pa.int8(), nullable=False)
 
@@ -41,7 +42,7 @@ APART_BYTES = 1 << 20
 """Changes of two stretches of time are in two files if there are at least so many bytes of them."""
 
 
-def write_segments(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> list[FileRef]:
+def write_segments(objects: FileWriter, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> list[FileRef]:
     """Write admitted layers as one changelog segment, or two with the rows before and after a long time without any,
     so that files of different checkpoints overlap less. Returns how a manifest names them.
     """
@@ -57,7 +58,8 @@ def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     if not spec.expires_in_order or sum(layer.rows.nbytes for layer in layers) < APART_BYTES:
         return [list(layers)]
     values = [positions(layer.rows.column(0)) for layer in layers]
-    known = np.unique(np.concatenate([some[np.append(True, some[1:] != some[:-1])] for some in values if len(some)]))
+    known = np.sort(np.concatenate([_distinct(some) for some in values]))
+    known = known if len(values) == 1 else _distinct(known)
     holes = known[1:] - known[:-1]
     if len(holes) < 2 or 2 * int(holes.max()) <= int(known[-1]) - int(known[0]):
         return [list(layers)]
@@ -68,20 +70,42 @@ def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     return [[layer for layer in part if layer.rows.num_rows] for part in (early, later)]
 
 
-def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
+def write_segment(objects: FileWriter, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
     """Write one changelog segment of admitted layers and return how a manifest names it."""
     rows = [layer.rows for layer in layers]
     contents = Contents(sum(part.num_rows for part in rows), *expiry_range(spec, rows))
     described = name.metadata(spec, "changelog") | contents.metadata()
     schema = pa.schema([OP, *spec.schema]).with_metadata(described)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for layer in layers:
-            for batch in with_op(spec, layer).combine_chunks().to_batches():
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    data = sink.getvalue()
+    batches = [batch for layer in layers for batch in with_op(spec, layer).combine_chunks().to_batches()]
+    data = _as_file(schema, [batch.replace_schema_metadata(schema.metadata) for batch in batches])
     objects.put(name.path(spec.name, "changelog"), data)
     return name.ref(spec, "changelog", contents, bytes=data.size, checksum=checksum(data))
+
+
+def _distinct(ordered: Numbers) -> Numbers:
+    """Each of ``ordered`` once. NumPy would hash them."""
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """The bytes of an Arrow file. A stream that grows copies what it has again and again, so a large one gets memory
+    for all of it: of the batches, and twice the schema and where each batch is.
+    """
+    if sum(batch.nbytes for batch in batches) < APART_BYTES:
+        growing = pa.BufferOutputStream()
+        _write_file(growing, schema, batches)
+        return growing.getvalue()
+    size = sum(pa.ipc.get_record_batch_size(batch) for batch in batches)
+    buffer = pa.allocate_buffer(size + 4 * schema.serialize().size + 64 * len(batches) + 1024)
+    sink = pa.FixedSizeBufferWriter(buffer)
+    _write_file(sink, schema, batches)
+    return buffer.slice(0, sink.tell())
+
+
+def _write_file(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]:
@@ -101,15 +125,25 @@ def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
     """The bytes of ``ref``, checked against size and checksum. A damaged copy of a remote file is fetched again."""
     objects = objects.at(ref.root)
     try:
-        data = objects.map(ref.path, ref.bytes)
+        data = map_part(objects, ref)
         if not _whole(data, ref):
             objects.forget(ref.path)
-            data = objects.map(ref.path, ref.bytes)
+            data = map_part(objects, ref)
     except NotFoundError:
         raise missing(objects, ref) from None
     if not _whole(data, ref):
-        raise damaged(ref, f"{data.size} bytes, expected {ref.bytes}" if data.size != ref.bytes else "checksum")
+        sized = data.size == ref.bytes
+        raise damaged(ref, "checksum" if sized else f"{data.size} bytes, expected {ref.file_bytes}")
     return data
+
+
+def map_part(objects: Objects, ref: FileRef) -> pa.Buffer:
+    """The bytes of ``ref``, mapped and not checked; of a file of another size all. ``objects`` are those of its root.
+
+    Raises `NotFoundError` or `UnavailableError`.
+    """
+    data = objects.map(ref.path, ref.file_bytes)
+    return data.slice(ref.start, ref.bytes) if ref.bundle_bytes and data.size == ref.bundle_bytes else data
 
 
 def _whole(data: pa.Buffer, ref: FileRef) -> bool:
@@ -159,7 +193,7 @@ def _path(says: Mapping[str, str], ref: FileRef, table: TableSpec | None) -> str
         name = msgspec.convert({**says, "written": written}, SegmentName, strict=False)
     except msgspec.ValidationError:
         return ""
-    return name.path(table.name if table else "", ref.kind)
+    return name.bundle_path if ref.bundle_bytes else name.path(table.name if table else "", ref.kind)
 
 
 prepare(SegmentName)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
@@ -79,9 +78,9 @@ def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
     if columns and 0 < last <= SEARCHED_ROWS and is_position(columns[0].type) and _is_int64(cut.values[0]):
         # By the leading values in one call: a step makes hundreds of cuts, and each look at a value is a call.
         leading, value = positions(columns[0]), cut.values[0]
-        first, last = (int(np.searchsorted(leading, value, side)) for side in ("left", "right"))
         if len(cut.values) == 1:
-            return last if cut.after else first
+            return int(leading.searchsorted(value, "right" if cut.after else "left"))
+        first, last = int(leading.searchsorted(value, "left")), int(leading.searchsorted(value, "right"))
     while first < last:
         middle = (first + last) // 2
         key = tuple(comparable(column[middle]) for column in columns)

@@ -89,13 +89,20 @@ def logical(kind: pa.DataType) -> str:
 def _streams(path: str, values: pa.Array) -> Iterator[HashedPart]:
     """What there is to hash of an array, in order."""
     values = _plain(values)
-    yield f"{path}known", np.asarray(values.is_valid()).view(np.uint8)
+    yield f"{path}known", _known_rows(values)
     if pt.is_struct(values.type):
         # Flattened, a row that is null has no values either.
         for number, part in enumerate(struct_fields(values)):
             yield from _streams(f"{path}{number}.", part)
     elif not pt.is_null(values.type):
         yield from _known(path, values.drop_null() if values.null_count else values)
+
+
+def _known_rows(values: pa.Array) -> npt.NDArray[np.uint8]:
+    """1 for each row that is not null, else 0."""
+    if pt.is_primitive(values.type) and not values.null_count:  # at a tenth of the cost
+        return np.ones(len(values), np.uint8)
+    return np.asarray(values.is_valid()).view(np.uint8)
 
 
 def _plain(values: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,13 @@ from tidestate.statestore.storage.sink import ObjectSink
 
 if TYPE_CHECKING:
     from tidestate.statestore.storage.remote import RemoteStorage
+
+
+class FileWriter(Protocol):
+    """Where new files go: to storage at once, or into something that is written as a whole."""
+
+    def put(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Write a new file under a name nobody else uses."""
 
 
 class Objects:

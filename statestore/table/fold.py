@@ -5,6 +5,7 @@ The law: for a key, the newest put or delete hides every older layer; merges at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -12,18 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.combiners import append, combine_group
 from tidestate.statestore.spec.tables import HASHED, Column, TableSpec
 from tidestate.statestore.spec.units import decimals_of, whole_units
-from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, taken
+from tidestate.statestore.table.addresses import Addresses, addresses_of
+from tidestate.statestore.table.sorting import SORTED_ROWS, firsts, lasts, order, ranks, sorting, taken
 
 MANY_ROWS = 1 << 14
 SAMPLED, DISTINCT = 16, 0.7
 """Of so many rows one is in a sample; Arrow groups them faster if less than this share of it is distinct keys."""
+EARLY_ROWS = 1 << 16
+"""So many rows are a sample of the number of keys."""
+SPARSE = 2
+"""From so many addresses a group on, groups are numbered."""
 
 
 def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
@@ -34,6 +40,9 @@ def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """
     if rows.num_rows <= 1:
         return rows if rows.schema.equals(spec.schema) else rows.cast(spec.schema)
+    addresses = _addresses(spec, rows)
+    if addresses is not None and (table := _by_address(spec, rows, addresses)) is not None:
+        return table
     if _few_keys(spec, rows):
         return _grouped(spec, rows)
     owner, count = ranks(rows.select(spec.key_names))
@@ -77,6 +86,79 @@ def _grouped(spec: TableSpec, rows: pa.Table) -> pa.Table:
     return combined.cast(spec.schema).take(pa.array(order(combined.select(spec.key_names))))
 
 
+def combine_if_fewer(spec: TableSpec, rows: pa.Table, limit: int) -> pa.Table | None:
+    """`combine`, unless that leaves more than ``limit`` rows: then None, and often after a fraction of the time.
+
+    By a sample, where keys have no addresses: it may be wrong then.
+    """
+    addresses, many = _addresses(spec, rows), 2 * EARLY_ROWS
+    if addresses is not None:
+        if len(addresses.groups) > limit:
+            return None
+        if (table := _by_address(spec, rows, addresses)) is not None:
+            return table
+    elif rows.num_rows > many and expected_groups(EARLY_ROWS, _early_groups(spec, rows), rows.num_rows) > limit:
+        return None
+    return combine(spec, rows)
+
+
+def _early_groups(spec: TableSpec, rows: pa.Table) -> int:
+    """How many keys the first rows have."""
+    return ranks(rows.slice(0, EARLY_ROWS).select(spec.key_names))[1]
+
+
+def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
+    """The number of groups in ``rows`` rows if ``sample_rows`` of them have ``sample_groups`` groups of similar size.
+
+    Solves groups·(1 − e^(−sample/groups)) = sample_groups by bisection; a skewed stream has fewer groups.
+    """
+    low, high = float(sample_groups), float(sample_groups) * 2**20
+    for _ in range(60):
+        middle = (low + high) / 2
+        if -middle * math.expm1(-sample_rows / middle) < sample_groups:
+            low = middle
+        else:
+            high = middle
+    return -low * math.expm1(-rows / low)
+
+
+def _addresses(spec: TableSpec, rows: pa.Table) -> Addresses | None:
+    """Those of the keys, where rows may be added up by them."""
+    if rows.num_rows <= SORTED_ROWS or spec.groups or not all(column.combiner in HASHED for column in spec.values):
+        return None
+    keys = rows.select(spec.key_names)
+    return addresses_of(keys.columns) if spec.key and keys.schema.equals(spec.key_schema) else None
+
+
+def _by_address(spec: TableSpec, rows: pa.Table, addresses: Addresses) -> pa.Table | None:
+    """`combine` by the addresses of keys, whose order is that of the keys; None where rows cannot be added up so."""
+    columns: list[Values] = [*addresses.keys(spec.key_schema).columns]
+    results: dict[tuple[object, ...], Values] = {}
+    owner, count, chosen = addresses.of_rows, addresses.count, addresses.groups
+    if SPARSE * len(chosen) < count:
+        # Arrays with a place for each address would be mostly memory that nobody reads.
+        numbers = np.empty(count, np.int64)
+        numbers[chosen] = np.arange(len(chosen))
+        owner, count, chosen = numbers[owner], len(chosen), chosen[:0]
+    for column in spec.values:
+        # Aggregates may have columns in common, as what they count: those are added up once.
+        identity = (column.combiner, column.arrow, *_in_memory(rows[column.name]))
+        if identity not in results:
+            values = _widened(column, rows[column.name])
+            if not _is_scattered(column, values):
+                return None
+            sums = _scattered(column.combiner, values, owner, count, chosen)
+            results[identity] = _narrowed(spec, column, sums)
+        columns.append(results[identity])
+    return pa.table(columns, schema=spec.schema)
+
+
+def _in_memory(values: pa.ChunkedArray) -> tuple[object, ...]:
+    """Which values these are, without a look at them."""
+    buffers = [[b if b is None else b.address for b in chunk.buffers()] for chunk in values.chunks]
+    return (values.type, *((chunk.offset, len(chunk), *b) for chunk, b in zip(values.chunks, buffers, strict=True)))
+
+
 def combine_values(spec: TableSpec, rows: pa.Table, owner: Numbers, count: int) -> pa.Table:
     """The value columns of `combine` where each row's key has a number below ``count``: one row per number."""
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
@@ -93,10 +175,13 @@ def combine_values(spec: TableSpec, rows: pa.Table, owner: Numbers, count: int) 
     return pa.table([columns[c.name] for c in spec.values], names=[c.name for c in spec.values])
 
 
+EVERY = np.empty(0, np.int64)
+
+
 def _hashed(column: Column, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array | pa.ChunkedArray:
     """One column, combined by number: by Arrow where numpy has not the type, or another idea of NaN."""
     values = _widened(column, values)
-    if values.type in _SUMMED if column.combiner == "sum" else _is_whole(values.type):
+    if _is_scattered(column, values):
         return _scattered(column.combiner, values, owner, count)
     # Without threads sums fold in row order: repeatable.
     by_owner = pa.table({"owner": owner, "values": values}).group_by("owner", use_threads=False)
@@ -108,22 +193,33 @@ _SUMMED = (pa.int64(), pa.uint64(), pa.float64())
 _FOLDS = {"sum": (np.add, 0), "min": (np.minimum, 2**63 - 1), "max": (np.maximum, -(2**63))}
 
 
+def _is_scattered(column: Column, values: pa.ChunkedArray) -> bool:
+    """Whether NumPy combines widened values to what Arrow would."""
+    return values.type in _SUMMED if column.combiner == "sum" else _is_whole(values.type)
+
+
 def _is_whole(kind: pa.DataType) -> bool:
     return is_position(kind) and not pa.types.is_date32(kind)
 
 
-def _scattered(combiner: str, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array:
-    """In row order, so that sums are repeatable; null where there are only nulls."""
+def _scattered(
+    combiner: str, values: pa.ChunkedArray, owner: Numbers, count: int, chosen: Numbers = EVERY
+) -> pa.Array:
+    """In row order, so that sums are repeatable; null where there are only nulls. ``chosen``: which of the ``count``
+    numbers are asked for, by default all.
+    """
     missing = None
     if values.null_count:
         owner = owner[np.asarray(values.is_valid())]
         missing = np.ones(count, bool)
         missing[owner] = False
-    known = values.drop_null()
+    known = values.drop_null() if values.null_count else values
     numbers = positions(known) if _is_whole(values.type) else known.to_numpy()
     function, start = _FOLDS[combiner]
     folded = np.full(count, start, numbers.dtype)
     function.at(folded, owner, numbers)
+    if 0 < len(chosen) < count:
+        folded, missing = folded[chosen], None if missing is None else missing[chosen]
     return pa.array(folded, mask=missing).cast(values.type)
 
 
@@ -192,7 +288,7 @@ def _adjacent(
     spec: TableSpec, rows: pa.Table, owner: Numbers, appended: list[str]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
     """The columns whose combiner needs a key's rows side by side, in their order."""
-    order = pa.array(np.argsort(owner, kind="stable"))
+    order = pa.array(sorting(owner))
     sizes = np.bincount(owner)
     starts = np.cumsum(sizes) - sizes
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}

@@ -9,13 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_close, is_position, positions
 from tidestate.statestore.spec.changes import PUT, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
 from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.addresses import LARGEST
 from tidestate.statestore.table.fold import fold, parts
-from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks, taken
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks, sorting, taken
 
 SCAN_ROWS = 1 << 16
 """Rows of a batch of a scan."""
@@ -33,7 +35,7 @@ def clustered(rows: pa.Table) -> pa.Table:
     values = positions(rows.column(0))
     if bool(np.all(values[1:] >= values[:-1])):
         return rows
-    return rows.take(pa.array(np.argsort(values, kind="stable")))
+    return rows.take(pa.array(sorting(values)))
 
 
 def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
@@ -150,7 +152,7 @@ def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     kept = np.delete(np.arange(base.num_rows), hits)
     # A new row comes before the one at its place, which is a later key or has just been replaced.
     at, _ = search(base.select(names), few.select(names))
-    merged = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
+    merged = sorting(np.concatenate([2 * kept + 1, 2 * at]))
     numbers = np.concatenate([kept, base.num_rows + np.arange(few.num_rows)])
     return pa.concat_tables([base, few]).take(pa.array(numbers[merged]))
 
@@ -268,12 +270,18 @@ def assign_keys(
     requests, names = prefixes.num_rows, prefixes.column_names
     request_code, row_code = _codes(prefixes, rows.select(names))
     known = np.flatnonzero(row_code >= 0)
-    place = known[np.argsort(row_code[known], kind="stable")]
-    ranks, low, high = _ranks(rows.column(len(names)), lower, upper, requests)
+    place = known[sorting(row_code[known])]
+    values, codes = rows.column(len(names)), int(request_code.max(initial=0)) + 1
+    ranks, low, high = _distances(values, lower, upper, requests, LARGEST // codes) or _ranks(
+        values, lower, upper, requests
+    )
     width = int(max(ranks.max(initial=0), high.max(initial=0), low.max(initial=0))) + 1
-    line = row_code[place] * width + ranks[place]
-    first = np.searchsorted(line, request_code * width + low, "left")
-    last = np.searchsorted(line, request_code * width + high, "left")
+    line, origins = row_code[place] * width + ranks[place], request_code * width
+    first, last = np.empty(requests, np.int64), np.empty(requests, np.int64)
+    # In the order of the line: a search next to the last one finds its memory in the cache.
+    by_start = sorting(origins + low)
+    first[by_start] = np.searchsorted(line, (origins + low)[by_start], "left")
+    last[by_start] = np.searchsorted(line, (origins + high)[by_start], "left")
     counts = np.maximum(0, last - first)
     request_index = np.repeat(np.arange(requests), counts)
     within = np.arange(len(request_index)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -287,6 +295,27 @@ def _codes(requests: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], n
         return np.zeros(requests.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
     (asked, stored), count = shared_ranks([requests, rows])
     return asked, np.where((lasts(asked, count) >= 0)[stored], stored, -1)
+
+
+def _distances(
+    values: pa.ChunkedArray, lower: KeyBound, upper: KeyBound, requests: int, room: int
+) -> tuple[Numbers, Numbers, Numbers] | None:
+    """As `_ranks`, of whole numbers and times by how far they are from the least one: all below ``room``, None where
+    they would not be, or where values are no such numbers.
+    """
+    if not len(values) or not is_position(values.type) or values.null_count:
+        return None
+    numbers = positions(values)
+    least, most = int(numbers.min()), int(numbers.max())
+    if most - least + 2 >= room or most == LARGEST:
+        return None
+    low, high = np.zeros(requests, np.int64), np.full(requests, most - least + 1)
+    for bound, distances in ((lower, low), (upper, high)):
+        if bound is not None:
+            known = np.asarray(bound.is_valid()) if bound.null_count else np.ones(requests, bool)
+            moments = positions(pc.drop_null(bound) if bound.null_count else bound)
+            distances[known] = np.clip(moments, least, most + 1) - least
+    return numbers - least, low, high
 
 
 def _ranks(

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.arrays import Flags, Numbers, ends_of
 from tidestate.statestore.spec.arrowtypes import is_position, positions
+from tidestate.statestore.table.addresses import LARGEST, ROOM, SAMPLE, on_grid
 
 BITS = 64
 FEW_ROWS = 2000
 """Below this, sorting key by key costs less than packing."""
 SORTED_ROWS = 256
 """Up to so many rows, to sort them costs less than to find how far their values lie apart."""
-ROOM = 4
-"""Places of an array per row, up to which numbers are looked up in it."""
-LARGEST = 2**63 - 1
-SAMPLE = 1000
+FEW_CODES = 200
+"""Below this, NumPy's stable sort costs less than packing."""
+CODE_BYTES = 4
 
 RankCodes = npt.NDArray[np.uint64]
 
@@ -114,11 +114,39 @@ def closed_up(codes: Numbers, span: int) -> tuple[Numbers, int]:
 
 
 def sorting(codes: npt.NDArray[Any]) -> Numbers:
-    """Places of ``codes`` in ascending order, equal ones as they were."""
+    """Places of ``codes``, whole numbers, in ascending order, equal ones as they were."""
     if bool(np.all(codes[1:] >= codes[:-1])):
         return np.arange(len(codes))
-    places: Numbers = np.argsort(codes, kind="stable")
-    return places
+    if len(codes) < FEW_CODES or codes.dtype.itemsize < CODE_BYTES:  # NumPy sorts numbers of 16 bits by radix
+        return np.argsort(codes, kind="stable")
+    digits, bits = _from_least(codes)
+    room = BITS - 1 - (len(codes) - 1).bit_length()
+    if bits <= room:
+        return _by_digits(digits, room)
+    # By the last digits, then by those before them: as the sort is stable, that is by all.
+    last = _by_digits(digits & np.uint64((1 << room) - 1), room)
+    return last[_by_digits((digits >> np.uint64(room))[last], room)]
+
+
+def _from_least(codes: npt.NDArray[Any]) -> tuple[RankCodes, int]:
+    """How far each code is above the least one, and how many bits that has at most."""
+    low, high = int(codes.min()), int(codes.max())
+    # Of the full range of 64 bits the difference wraps around, into the right unsigned number.
+    return codes.astype(np.uint64) - np.uint64(low % (1 << BITS)), (high - low).bit_length()
+
+
+def _by_digits(digits: RankCodes, room: int) -> Numbers:
+    """Places in ascending order of numbers of at most ``room`` bits.
+
+    Each row's number stands in the bits below its digits, so no two are equal, and any sort is stable. NumPy sorts
+    values by vector instructions, which is 20 times as fast as its stable sort of places.
+    """
+    below = np.uint64(BITS - 1 - room)
+    packed = (digits << below).astype(np.int64)
+    packed |= np.arange(len(digits))
+    packed.sort()
+    packed &= (1 << int(below)) - 1
+    return packed
 
 
 def firsts(numbers: Numbers, count: int) -> Numbers:
@@ -146,6 +174,9 @@ def _numbers(column: pa.ChunkedArray) -> tuple[Numbers, int]:
     if column.null_count or not (is_position(column.type) or pa.types.is_boolean(column.type)):
         return _encoded(column)
     values = positions(column)
+    if (laid := on_grid(values, ROOM * len(values))) is not None:
+        grid, places = laid
+        return places, grid.size
     low, high = int(values.min()), int(values.max())
     size = high - low + 1
     if size > LARGEST or (size > ROOM * len(values) and _repeats(values)):
@@ -165,7 +196,7 @@ def _encoded(column: pa.ChunkedArray) -> tuple[Numbers, int]:
     numbers, distinct = encoded.indices.to_numpy(), encoded.dictionary
     if not distinct.null_count and is_position(distinct.type):
         by_value = np.empty(len(distinct), np.int64)
-        by_value[np.argsort(positions(distinct), kind="stable")] = np.arange(len(distinct))
+        by_value[sorting(positions(distinct))] = np.arange(len(distinct))
         return by_value[numbers], len(distinct)
     return numbers.astype(np.int64), len(distinct)
 
@@ -216,11 +247,7 @@ def _digits(column: pa.ChunkedArray, room: int) -> tuple[RankCodes, int, bool]:
     """A column as numbers of at most ``room`` bits, how many bits those have, and whether they tell all values."""
     kind = column.type
     if is_position(kind) or pa.types.is_boolean(kind):
-        values = positions(column)
-        low, high = int(values.min()), int(values.max())
-        bits = (high - low).bit_length()
-        # Of the full range of 64 bits the difference wraps around, into the right unsigned number.
-        digits = values.astype(np.uint64) - np.uint64(low % (1 << BITS))
+        digits, bits = _from_least(positions(column))
         cut = max(0, bits - room)
         return digits >> np.uint64(cut), bits - cut, not cut
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

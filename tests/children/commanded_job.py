@@ -30,7 +30,7 @@ from tests.helpers.process import REMOTE
 from tests.helpers.spark_inputs import job
 from tidestate.operators.describe.runs import DurableQuery, SparkJob
 from tidestate.operators.spark.connect.function import OF_THE_SERVER
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import TidestateError
 from tools.java import local_session
 

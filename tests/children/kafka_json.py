@@ -19,13 +19,13 @@ from tests.servers.packages import for_seconds
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.runs import SparkJob
 
-FIELDS = {"t": pa.timestamp("us", "UTC"), "k": "string", "v": "int64", "id": "int64"}
-SPOILED = '{"t": 1, "k": "a"'
+_FIELDS = {"t": pa.timestamp("us", "UTC"), "k": "string", "v": "int64", "id": "int64"}
+CUT_TEXT = '{"t": 1, "k": "a"'
 
 
 def decoded_totals() -> Aggregation:
     """Times are whole numbers of microseconds, as `KafkaCommands.produce` writes them."""
-    events = ts.stream(event_time="t", decode=ts.json("value", FIELDS, epoch="us"), watermark_delay="1 hour")
+    events = ts.stream(event_time="t", decode=ts.json("value", _FIELDS, epoch="us"), watermark_delay="1 hour")
     windows = events.watermark(by="partition").group_by("k").window(ts.tumbling("10 seconds"))
     results = windows.aggregate(n=agg.count(), v=agg.sum("v"), ids=agg.list("id"))
     return results.allowed_lateness("1 hour", ledger_columns=["topic", "offset"])
@@ -42,7 +42,7 @@ class JsonCommands(KafkaCommands):
 
     def spoil(self, count: int) -> None:
         rows = self.spark.range(3 * count).select(
-            sf.lit(SPOILED).alias("value"), sf.expr("int(id % 3)").alias("partition")
+            sf.lit(CUT_TEXT).alias("value"), sf.expr("int(id % 3)").alias("partition")
         )
         self._at_topic(rows.write, "topic").save()
         say("spoiled")

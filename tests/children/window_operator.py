@@ -1,14 +1,11 @@
 """The window operator in a process of its own, to be killed.
 
 ``python -m tests.children.window_operator ROOT STORE CACHE OUT KIND``. What it takes as a result it appends to OUT, a
-line per checkpoint, before it acknowledges; ``MOMENT:ID`` as a further argument is where it dies of its own hand.
+line per checkpoint, before it acknowledges; ``MOMENT:ID`` as a further argument is where it kills itself.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import pyarrow as pa
 
 import tidestate as ts
 from tests.helpers.join_operator_messages import LEFT, RIGHT, sided, two_streams
-from tests.helpers.operator_messages import description, operator, plain, store_config, stream, table
+from tests.helpers.operator_messages import description, operator, store_config, stream, table
+from tests.helpers.operator_process import killing_hook, run_operator
 from tidestate import Aggregation, agg
 from tidestate.operators import WindowOperator
 from tidestate.statestore.spec.store import StoreConfig, StoreName
@@ -50,35 +48,16 @@ def opened(kind: str, root: Path, store: StoreConfig, **more: Any) -> WindowOper
 
 def batches(kind: str) -> list[dict[str, pa.Table] | pa.Table]:
     """As `WindowOperator.add_messages` takes them: of a merge by side."""
-    return [sided(one) for one in two_streams(9, 8)] if kind == "merge" else [table(one) for one in stream(9, 8)]
+    if kind == "merge":
+        return [sided(batch) for batch in two_streams(9, 8)]
+    return [table(batch) for batch in stream(9, 8)]
 
 
-def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:
+def main(root: str, name: StoreName, cache: str, results: str, kind: str, death: str = "") -> None:
     """Run to the end, or to the death; every start gives the whole input again."""
-
-    def hook(moment: str, checkpoint_id: int) -> None:
-        print(moment, checkpoint_id, flush=True)
-        if death == f"{moment}:{checkpoint_id}":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def received(panes: pa.Table, checkpoint_id: int) -> None:
-        with Path(out).open("a") as file:
-            file.write(json.dumps([checkpoint_id, plain(panes)], default=str) + "\n")
-        hook("received", checkpoint_id)
-
-    with opened(kind, Path(root), store_config(name, Path(cache)), hook=hook, partitions=2) as running:
-        for batch in [] if running.drained else batches(kind):
-            running.add_messages(**batch) if isinstance(batch, dict) else running.add_messages(batch)
-            for result in running.get_result():
-                received(result.panes, result.id.checkpoint)
-                running.acknowledge(result.id)
-            running.flush()
-        running.drain()
-        for result in running.get_result():
-            received(result.panes, result.id.checkpoint)
-            running.acknowledge(result.id)
-        running.flush()
-    print("done", flush=True)
+    hook = killing_hook(death)
+    operator = opened(kind, Path(root), store_config(name, Path(cache)), hook=hook, partitions=2)
+    run_operator(operator, batches(kind), results, hook)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,10 @@ from tests.conformance.case import Case, CaseError, Expectation, Step, Unsupport
 from tests.conformance.compare import Failure, failure
 from tests.conformance.mapping import check_supported
 from tests.conformance.units import Units, units_of
-from tidestate.operators.progress.buffer_state import OriginsState
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
-from tidestate.operators.progress.origins import advance_origins, origins, restore, save
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, merged, observe, reset_sources
-from tidestate.operators.progress.watermarks import sources
+from tidestate.operators.progress.origins import OriginsState, advance_origins, buffers, origins, restore, save
+from tidestate.operators.progress.progress import Progress, SourceReport, begin, merged, observe, reset_sources
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, sources
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")
@@ -145,7 +142,7 @@ class Inputs:
             if event.ts is not None:
                 self._round.times[self._name(event.input)].append(self.units.us(event.ts))
         if step.action == "snapshot_restore":
-            saved = msgspec.json.decode(msgspec.json.encode(self._tracker), type=Tracker)
+            saved = msgspec.json.decode(msgspec.json.encode(self._tracker), type=Progress)
             self._tracker = reset_sources(saved)
         elif step.action == "processing_time":
             self._now_us = self.units.us(step.body["processing_time"])

@@ -16,7 +16,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.spark.connect.function import JobOfQuery
 from tidestate.operators.spark.connect.settings import JobSettings
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Parquet
 

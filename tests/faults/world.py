@@ -18,7 +18,7 @@ from tidestate.operators.engine import driver
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import this_process
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.start import heartbeat
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

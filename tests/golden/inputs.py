@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from datetime import timedelta
@@ -210,6 +211,22 @@ def reprocessed(job: Any, seed: int) -> Case:
     """With a late ledger that comes back."""
     made = case(job, seed)
     return made._replace(after=[*made.after, {"reprocess": True}])
+
+
+def in_texts(job: Any, seed: int) -> Case:
+    """As `reprocessed`, with the rows as JSON in the column ``value``; each fifth text is cut."""
+    made, schema = reprocessed(job, seed), pa.schema([("value", pa.string()), ("at", pa.int64())])
+
+    def texts(step: Step) -> Step:
+        if "rows" not in step:
+            return step
+        rows = step["rows"].select(["t", "k", "v", "name", "at"]).to_pylist()
+        values = [json.dumps({**row, "t": row["t"] and row["t"].isoformat()}) for row in rows]
+        cut = [value[: -(5 * (place % 5 == 4)) or None] for place, value in enumerate(values)]
+        return {"rows": pa.table({"value": cut, "at": [row["at"] for row in rows]}, schema=schema)}
+
+    before, after = ([texts(step) for step in steps] for steps in (made.before, made.after))
+    return made._replace(before=before, after=after, schemas=schema)
 
 
 def reprocessed_apart(job: Any, seed: int, operator: str) -> Case:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import tidestate as ts
 from tests.golden.inputs import (
     SIDE_COLUMNS,
+    TIME,
     Case,
     buffers,
     buffers_of_sides,
@@ -20,6 +21,7 @@ from tests.golden.inputs import (
     edited,
     future,
     idle,
+    in_texts,
     named,
     reprocessed,
     reprocessed_apart,
@@ -83,6 +85,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "tumbling_without_key": lambda: case(_job(TEN, keys=()), 5),
     "tumbling_by_window": lambda: case(_job(TEN, rule="window"), 6),
     "timestamps": lambda: case(_job(TEN).pane_timestamp("end_of_window"), 7),
+    "decoded": lambda: in_texts(
+        _job(TEN, of=_events(decode=ts.json("value", {"t": TIME, "k": "string", "v": "int64", "name": "string"})))
+        .retain_windows("1 hour"), 118
+    ),
     "sliding": lambda: case(_job(SLIDING).accumulation("retracting"), 8),
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),
@@ -337,6 +343,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _events().group_by("k").window(TEN)
         .aggregate(n=agg.count(), total=agg.sum("v"), most=agg.max("v")).named("job").allowed_lateness("20 seconds"),
         106,
+    ),
+    "bundles": lambda: case(
+        _known(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 115, sent_again=3
     ),
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),

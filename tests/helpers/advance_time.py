@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance, Advanced, advance, lifetimes
 from tidestate.operators.progress.cti_settings import AdvanceTime
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 
 
 class Row(NamedTuple):

@@ -14,8 +14,8 @@ import pyarrow as pa
 from tidestate import OperatorStream
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.micro_batch import BlockHeader, MicroBatch
-from tidestate.operators.engine.partitions import take_step
+from tidestate.operators.engine.micro_batch import Block, MicroBatch
+from tidestate.operators.engine.tasks import take_step
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -115,14 +115,14 @@ def described(job: OperatorStream, **fields: Any) -> Any:
     return job._with(msgspec.structs.replace(job.operator.description, **fields))
 
 
-def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list[BlockHeader], list[pa.Table]]:
-    """The headers, and the tables of rejected rows, of a task that reads input for a DataFrame."""
+def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list[Block], list[pa.Table]]:
+    """The blocks, without their rows, and the tables of rejected ones, of a task that reads input for a DataFrame."""
     from tidestate.operators.spark import tasks  # which imports pyspark
 
     sent = pa.Table.from_batches(tasks.map_side(batch, iter(batches)))
-    headers = [tasks._HEADER.decode(raw)[0] for raw in sent["header"].to_pylist()]
+    blocks = [tasks._HEADER.decode(raw)[0] for raw in sent["header"].to_pylist()]
     rejected = [rows for blob in sent["rejected"] if (rows := tasks._unpack(blob)) is not None]
-    return headers, rejected
+    return blocks, rejected
 
 
 def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> Transition:

@@ -25,16 +25,21 @@ _LEAVES = (
     pa.decimal128(38, 10),
 )
 _NAMES = ("a", "b", "value", "é", "A", "c.d")
+# What ends a string or an object in a parser that looks for brackets alone.
 _TEXTS = (
     *("", "x", "é", "𝄞", "\0", "}", "{", "\\", '"', "a}b{", "null"),
     *("2024-01-01", "2024-01-01T10:00:00Z", "2024-01-01 10:00:00.123456789+01:00", "2024-02-30", "2024-01-01T24:00Z"),
     *("1.50", "1e3", "01.5", "+5", ".5", "5."),
 )
+# On and beside the bounds of each type.
 _NUMBERS = (
     *("0", "-0", "1", "-1", "127", "128", "-128", "65535", "65536", "9223372036854775807", "9223372036854775808"),
     *("1.5", "1.0", "1e2", "1E+2", "-0.0", "1e400", "NaN", "Infinity", "-Infinity", "0.001", "123456789.12", "1e38"),
     *("123456789012345678901234567890", "1e-400", "3.4e39", "12345678e2"),
+    # The largest power of ten that a double holds, and what is beyond it with all its digits.
+    *("1" + 308 * "0", "1" + 309 * "0", 400 * "9", "-" + 309 * "9" + ".0", "0." + 400 * "1"),
 )
+# Put in anywhere: halves of characters, marks of JSON, comments, a second object.
 _DAMAGE = (
     *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"null", b"\n", b" ", b"\t", b"\0", b"\1", b"\xff", b"\xc3"),
     *(rb"\ud800", rb"\udc00", rb"\u0041", rb"\ud834\udd1e", b"\xef\xbb\xbf", b"1", b"-", b".", b"e", b"{}", b"{}{}"),
@@ -68,6 +73,7 @@ class Drawing:
         return [self.value(schema) for _ in range(self._chance.choice((1, 2, 5, 30)))]
 
     def value(self, schema: pa.Schema) -> bytes | None:
+        # Half of a pair of surrogates has no other encoding.
         text = self._object(list(schema)).encode("utf-8", "surrogatepass")
         text = self._chance.choice((b"", b"", b" ", b"\n")) + text + self._chance.choice((b"", b"", b"\n"))
         share = self._chance.random()
@@ -106,6 +112,7 @@ class Drawing:
         if share < 0.1:
             return "null"
         if share < 0.15:
+            # A value of another type than the field's.
             kind = self.kind(2)
         if pt.is_list(kind):
             return "[" + ",".join(self._of(kind.value_type) for _ in range(self._chance.randint(0, 3))) + "]"

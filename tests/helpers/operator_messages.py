@@ -16,7 +16,7 @@ from tidestate.operators import (
     WindowOperator,
 )
 from tidestate.operators.describe.windows import Windows
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
 SECOND = 1_000_000

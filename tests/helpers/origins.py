@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.origins import (
     Origins,
     OriginsState,
     OriginsStep,
     advance_origins,
+    buffers,
     restore,
     save,
 )

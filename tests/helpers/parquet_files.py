@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.arrow_rows import arrow_of
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.extract import plan_of_jvm, reader_settings
-from tidestate.operators.spark.scan.files import FileRange
-from tidestate.operators.spark.scan.reader import read_ranges, seen_type
+from tidestate.operators.spark.scan.reader import FileRange, read_ranges, seen_type
 from tidestate.operators.spark.transport import times_as_numbers
 
 ROW_GROUP_BYTES = 128 << 20

@@ -25,8 +25,8 @@ from tidestate.statestore.spec.store import Parquet
 IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "lineage"}
 OF_THE_CLOCK = {"created_us", "processing_us", "quiet_us"}
 OF_THE_RUNNER = {"answered", "input", "spark", "restored", "scan", "spent"}
-OF_BYTES = {"bytes", "checksum", "tail"}
-"""Files hold the ids of their segments, so their bytes differ."""
+OF_BYTES = {"bytes", "checksum", "tail", "start", "bundle_bytes"}
+"""Files hold the ids of their segments, so their bytes differ, and by that where one begins in a bundle."""
 
 
 @dataclass

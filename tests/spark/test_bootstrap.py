@@ -25,7 +25,7 @@ from tidestate.operators.describe.runs import SparkJob
 from tidestate.operators.spark.sources import FileStamps
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.spark import position
+from tidestate.recovery.spark import spark_log
 from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 
@@ -105,7 +105,7 @@ def test_what_is_in_time_is_as_in_a_run_from_the_beginning(spark: SparkSession, 
 def test_more_files_than_a_manifest_holds_and_names_of_every_kind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(position, "INLINE_FILES", 10)
+    monkeypatch.setattr(spark_log, "INLINE_FILES", 10)
     named = ["with space", "plus+and%25", "ümlaut€", "a=b;c,d&e@f~g'(h)!*", "br[1]{x}^`|", "hash#ask?"]
     tables = [batch([(n / 4, "a", n)], n) for n in range(12)]
     write_all(tmp_path / "input", tables[: -len(named)])

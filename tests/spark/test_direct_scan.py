@@ -17,7 +17,7 @@ from tests.helpers.process import longer
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import output, same, stream
 from tidestate import agg, watermark
-from tidestate.operators.spark import rdd_transport
+from tidestate.operators.spark import transport
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
@@ -131,7 +131,7 @@ def test_a_batch_that_makes_too_much_for_the_shuffle_is_read_by_spark(
     files(tmp_path / "left", 2, 1)
     files(tmp_path / "right", 2, 2)
     for most in (1 << 30, 10_000):
-        monkeypatch.setattr(rdd_transport, "SHUFFLED_BYTES", most)
+        monkeypatch.setattr(transport, "SHUFFLED_BYTES", most)
         sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
         run(two_streams(), [dict(zip(("orders", "prices"), sides, strict=True))], tmp_path / str(most))
     same(tmp_path / "10000", tmp_path / str(1 << 30))

@@ -16,8 +16,8 @@ from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
 from tidestate import agg, trigger
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import DeliveryId
-from tidestate.recovery.spark import position
+from tidestate.recovery.log.manifest import DeliveryId
+from tidestate.recovery.spark import spark_log
 from tidestate.statestore.errors import FencedError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
@@ -191,7 +191,7 @@ def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object,
 def test_a_long_list_of_files_stands_in_a_file_of_its_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(position, "INLINE_FILES", 10)
+    monkeypatch.setattr(spark_log, "INLINE_FILES", 10)
     for number in range(12):
         write(tmp_path / "input", number, batch([(number, "a", 1)], number))
     whole = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))

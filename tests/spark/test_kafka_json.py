@@ -15,7 +15,7 @@ import pytest
 
 import tidestate as ts
 from tests.children.driver import Driver
-from tests.children.kafka_json import SPOILED, decoded_totals
+from tests.children.kafka_json import CUT_TEXT, decoded_totals
 from tests.helpers.spark_inputs import sample
 from tests.servers.kafka import UnavailableError, fetched
 from tests.servers.kafka import kafka_servers as kafka_servers
@@ -57,7 +57,7 @@ def test_values_of_kafka_in_a_job_that_is_killed(kafka_servers: str, tmp_path: P
     decoded_totals().standalone(checkpoint=tmp_path / "alone").run([values], drain=True)
     assert results(root) == results(tmp_path / "alone")
     spoiled = [row for row in ts.Root(root).late().to_table().to_pylist() if row["reason"] == "undecodable"]
-    assert [(row["value"], row["topic"]) for row in spoiled] == [(SPOILED.encode(), topic)] * 45
+    assert [(row["value"], row["topic"]) for row in spoiled] == [(CUT_TEXT.encode(), topic)] * 45
     assert len({(row["partition"], row["offset"]) for row in spoiled}) == 45
     head = Checkpoint.open(root).newest()
     assert head is not None

@@ -27,9 +27,8 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark

@@ -20,8 +20,7 @@ from pyspark.sql import functions as sf
 from tests.helpers.parquet_files import TYPES, VALUES, Written, bag, by_spark, decided, scanned
 from tests.helpers.process import LONG
 from tidestate.operators.spark.scan.decide import REBASE, DirectScan
-from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, read_ranges
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
 

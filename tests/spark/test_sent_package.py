@@ -33,7 +33,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import pyarrow as pa
 import tidestate
-import tidestate.operators.spark.rdd_transport
+import tidestate.operators.spark.tasks
 grouped = tidestate.stream(event_time="t").group_by("k").window(tidestate.tumbling("1 second"))
 job = grouped.aggregate(n=tidestate.agg.count())
 rows = pa.table({"t": pa.array([0, 5_000_000], pa.timestamp("us", "UTC")), "k": ["a", "b"]})

@@ -23,8 +23,8 @@ from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.plan.classify import Classified, classify
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
 from tidestate.operators.progress.progress import Context, joined_claims
+from tidestate.operators.progress.watermarks import BEGINNING_US, LIMIT_US
 from tidestate.operators.spark import in_driver, sql_partials
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sql_partials import bounds_of, classified_entries, entries, sql_plan

@@ -22,7 +22,8 @@ from tidestate.operators import DurableQuery
 from tidestate.operators.spark import classic_platform, in_driver
 from tidestate.operators.spark.compat import SPARK_4, report_of
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.summary import brief, events_of, state_size
+from tidestate.recovery.log.manifest import events_of, state_size
+from tidestate.recovery.log.summary import brief
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark

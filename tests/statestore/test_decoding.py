@@ -10,7 +10,7 @@ from tests.helpers.process import LONG
 PROGRAM = """
 import sys, threading
 import msgspec
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.statestore.decoding import prepare
 
 class Ended(msgspec.Struct, frozen=True):

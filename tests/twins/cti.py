@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.helpers.advance_time import Row
 from tidestate.operators.progress.cti_settings import AdvanceTime
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US
 
 
 class CtiTwin:

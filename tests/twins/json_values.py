@@ -41,8 +41,10 @@ def naive_row(value: bytes | None, schema: pa.Schema, epoch: str | None = None) 
         return dict.fromkeys(schema.names)
     try:
         text = value.decode("utf-8")
+        # Python would take a list, or a number alone.
         if not text.lstrip(" \t\r\n").startswith("{"):
             return None
+        # Numbers stay texts: a double has not the digits of a decimal, and ``1.0`` is no whole number.
         tree = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=Twice)
         _check(tree)
         return _fields(tree, list(schema), epoch)
@@ -60,9 +62,12 @@ def _check(tree: Any) -> None:
         for part in tree:
             _check(part)
     elif isinstance(tree, str):
+        # Half of a pair of surrogates raises here.
         tree.encode("utf-8")
-    elif isinstance(tree, Number) and math.isinf(float(tree.text)) and "Inf" not in tree.text:
-        raise NotDecodable
+    elif isinstance(tree, Number) and "Inf" not in tree.text:
+        _, _, power = tree.text.lower().partition("e")
+        if math.isinf(float(tree.text)) or int(power or 0) > 308:  # of a zero too
+            raise NotDecodable
 
 
 def _fields(tree: Any, fields: list[pa.Field], epoch: str | None) -> dict[str, Any]:
@@ -73,6 +78,7 @@ def _fields(tree: Any, fields: list[pa.Field], epoch: str | None) -> dict[str, A
     types = {field.name: field.type for field in fields}
     for name, part in tree:
         if name in types:
+            # Which of two values counts is not said by JSON, so neither does.
             if name in seen:
                 raise NotDecodable
             seen.add(name)
@@ -84,6 +90,7 @@ def _value(part: Any, kind: pa.DataType, epoch: str | None) -> Any:
     if pt.is_struct(kind):
         return _fields(part, list(kind), epoch)
     if pt.is_list(kind):
+        # An object of Python's parser is a list of pairs here.
         if not isinstance(part, list) or isinstance(part, Twice):
             raise NotDecodable
         return [None if item is None else _value(item, kind.value_type, epoch) for item in part]
@@ -121,6 +128,7 @@ def _number(part: Any, kind: pa.DataType) -> Any:
         bits, signed = kind.bit_width, pt.is_signed_integer(kind)
         low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
         whole = _whole(text)
+        # Minus zero has no place in an unsigned type.
         if not low <= whole < high or (not signed and text.startswith("-")):
             raise NotDecodable
         return whole
@@ -135,6 +143,7 @@ def _decimal(text: str, kind: pa.DataType) -> Decimal:
     except InvalidOperation:
         raise NotDecodable from None
     scaled = number.scaleb(kind.scale)
+    # Digits that the type has no room for are not rounded away.
     if -number.as_tuple().exponent > kind.scale or abs(scaled) >= 10**kind.precision:
         raise NotDecodable
     return number
@@ -157,6 +166,7 @@ def _instant(text: str) -> int:
         if hours > 23 or minutes > 59:
             raise NotDecodable
         offset = (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+    # Digits beyond microseconds are cut off.
     return (seconds - offset) * 10**6 + int(((fraction or "") + "000000")[:6])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 
 Pair = tuple[int, int, int]
 """The offsets of a left and a right row, and the instant from which both live."""

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 import tidestate as ts
 from tidestate import agg
-from tidestate.operators.engine.partitions import run_partition
+from tidestate.operators.engine.tasks import run_partition
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.store import StateStore, TableView
 from tidestate.statestore.stores.opening import open_store
@@ -269,7 +269,7 @@ class _CountingTable:
         return getattr(self._view, name)
 
 
-def lookups(described: ts.Aggregation, stream: Bids) -> tuple[int, int]:
+def lookups(described: ts.OperatorStream, stream: Bids) -> tuple[int, int]:
     """After the loading batches: look-ups, and how many panes were due and keys late in each batch."""
     justified = base = 0
     before_us: int | None = None

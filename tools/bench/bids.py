@@ -6,7 +6,8 @@ A batch is a function of its number, so that both sides, and a second process, h
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,15 @@ class Bids:
         """A bid ``closing_us`` after the last batch."""
         last = np.array([self.begin_us(self.batches) + self.closing_us])
         return _table(last, np.array([0]), np.array([1]))
+
+    def rows(self, names: Iterable[str]) -> int:
+        """How many rows a batch has in these streams together."""
+        return self.batch * len(list(names))
+
+    def write_streams(self, folder: Path, names: Iterable[str]) -> None:
+        """A folder of files for each stream, with bids of its own."""
+        for seed, name in enumerate(names):
+            replace(self, seed=seed).write(folder / name)
 
     def write(self, folder: Path) -> None:
         """Write the files of all batches, and of a last one that closes the windows."""

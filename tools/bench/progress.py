@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidestate.operators.progress.buffers import Buffers, buffers
-from tidestate.operators.progress.origins import Origins, advance_origins, origins, restore, save
+from tidestate.operators.progress.origins import Buffers, Origins, advance_origins, buffers, origins, restore, save
 
 BATCH = 100_000
 BATCHES = 20

@@ -23,14 +23,13 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import MicroBatch, TaskResult
 from tidestate.operators.engine.tasks import Batches, InProcess
 from tidestate.operators.spark.tasks import Packed, SentStates, StatesOfTasks, level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.manifest_file import successor
 from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
 from tidestate.stores import Parquet
 from tools.bench.bids import ARROW_SCHEMA, Numbers

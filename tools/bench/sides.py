@@ -10,6 +10,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,22 +24,17 @@ from pyspark.sql import DataFrame, SparkSession
 import tidestate as ts
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Parquet
-from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US
+from tools.bench.bids import FILES_PER_BATCH, JITTER_US, START_US
 from tools.bench.memory import largest_descendant_mb
+from tools.bench.nexmark import NEXMARK
 from tools.bench.sources import Source, settings_of, stream_of
-from tools.bench.workloads import (
-    SIDES,
-    WORKLOADS,
-    Check,
-    check_pairs,
-    check_panes,
-    interval_join,
-    native_join,
-)
+from tools.bench.workloads import WORKLOADS, Check, parsed
 from tools.java import local_session
 
 Side = Literal["ours", "spark"]
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+ALL_WORKLOADS = WORKLOADS | NEXMARK
+HELD_BACK = "held-back"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
 STORE = Parquet(max_levels=6)
 
@@ -51,7 +47,7 @@ class Task(msgspec.Struct, frozen=True):
     """A run over the input in ``folder``: so many ``cold`` batches, which are not measured, and ``batches``, of
     ``batch`` events each.
 
-    ``work``: one of `WORKLOADS`, or ``join`` of two streams. ``rated``: keys, and rows a second of event time, of
+    ``work``: one of `ALL_WORKLOADS`. ``rated``: keys, and rows a second of event time, of
     rows that Spark generates, instead of files. ``source``: what kind of input is in ``place``, if it is none of
     files in ``folder``.
     """
@@ -118,7 +114,7 @@ class Sides:
         except BaseException:
             process.close()
             raise
-        if self._fresh or task.source == "s3":  # each server has an address of its own
+        if self._fresh or task.source in ("s3", "kafka"):  # each server has an address of its own
             process.close()
         else:
             self._running[key] = process
@@ -183,21 +179,26 @@ class PhaseLog(logging.Handler):
 
 def ours(spark: SparkSession, task: Task) -> Answer:
     """Our job: a durable checkpoint and pane files every batch."""
-    root, given, phases = Path(task.folder) / "ours", streams(spark, task), PhaseLog()
+    work = ALL_WORKLOADS[task.work]
+    root, given, phases = (
+        Path(task.folder) / ("decoded" if work.decodes else "ours"),
+        streams(spark, task, as_texts=work.decodes),
+        PhaseLog(),
+    )
     logger = logging.getLogger("tidestate")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(phases)
     where: dict[str, Any] = {"checkpoint": root, "store": STORE, "partitions": task.partitions}
-    if task.work == "join":
-        query = interval_join().on_spark(dict(zip(SIDES, given, strict=True)), **where).start()
-    else:
-        query = WORKLOADS[task.work].ours.on_spark(given[0], **where).start()
+    inputs = dict(zip(work.schemas, given, strict=True)) if len(given) > 1 else given[0]
+    query = work.ours.on_spark(inputs, **where).start()
     _finish(task, query.processAllAvailable, lambda: query.recentProgress, query)
     progress, totals = query.recentProgress, query.manifest.totals
     query.stop()
     logger.removeHandler(phases)
     expected = task.batch * (task.cold + task.batches)
-    assert totals["events"] >= expected, f"{totals['events']} events of {expected}"
+    # Those of a graph have the operator's name in front.
+    events = sum(count for name, count in totals.items() if name.rpartition(".")[2] == "events")
+    assert events >= expected, f"{events} events of {expected}"
     answer = _answer(task, progress, spark.read.parquet(*Checkpoint.open(root).pane_paths()))
     return msgspec.structs.replace(answer, phases_s=phases.medians(task.cold, task.batches))
 
@@ -208,11 +209,10 @@ def peer(spark: SparkSession, task: Task) -> Answer:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{PROVIDERS}.{name}StateStoreProvider")
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     spark.conf.set("spark.sql.shuffle.partitions", str(task.partitions))
-    folder, given = Path(task.folder), streams(spark, task)
+    folder, work = Path(task.folder), ALL_WORKLOADS[task.work]
     output = str(folder / "spark-panes")
-    work = None if task.work == "join" else WORKLOADS[task.work]
-    writer = (native_join(given) if work is None else work.query(given[0])).writeStream
-    if work is None or work.output == "append":
+    writer = work.query(streams(spark, task)).writeStream
+    if work.output == "append":
         writer = writer.outputMode("append").format("parquet").option("path", output)
     else:
         writer = writer.outputMode(work.output).foreachBatch(partial(_write_batch, output))
@@ -224,15 +224,20 @@ def peer(spark: SparkSession, task: Task) -> Answer:
     return _answer(task, progress, spark.read.parquet(output))
 
 
-def streams(spark: SparkSession, task: Task) -> list[DataFrame]:
-    """The input: files, or rows that Spark generates."""
+def streams(spark: SparkSession, task: Task, *, as_texts: bool = False) -> list[DataFrame]:
+    """The input: files, or rows that Spark generates; messages as Spark parses them, or as texts."""
+    _hold_back(task)
     if task.rated is not None:
         return [rated(spark, task.batch, *task.rated)]
     if task.place:
-        return [stream_of(spark, task.source, task.place)]
-    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
-    names = SIDES if task.work == "join" else ("input",)
-    return [reader.parquet(str(Path(task.folder) / name)) for name in names]
+        stream = stream_of(spark, task.source, task.place, task.batch)
+        return [parsed(stream) if task.source == "kafka" and not as_texts else stream]
+    return [
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", FILES_PER_BATCH)
+        .parquet(str(Path(task.folder) / name))
+        for name, schema in ALL_WORKLOADS[task.work].schemas.items()
+    ]
 
 
 def rated(spark: SparkSession, batch: int, keys: int, rate: int) -> DataFrame:
@@ -254,12 +259,30 @@ def _write_batch(output: str, panes: DataFrame, batch_id: int) -> None:
     panes.write.mode("overwrite").parquet(f"{output}/batch={batch_id}")
 
 
+def _hold_back(task: Task) -> None:
+    """Take the files of the batch that closes windows out of the input, where these go by the clock."""
+    if not ALL_WORKLOADS[task.work].clock_s:
+        return
+    held = Path(task.folder) / HELD_BACK
+    held.mkdir(exist_ok=True)
+    for path in Path(task.folder).glob(f"*/*-{task.cold + task.batches:05d}-*"):
+        path.rename(held / path.name)
+
+
 def _finish(
     task: Task, wait: Callable[[], Any], reports: Callable[[], list[dict[str, Any]]], query: ts.DurableQuery | Any
 ) -> None:
-    """Wait for the last batch; generated rows have none."""
+    """Wait for the last batch; generated rows have none. Windows by the clock are over some time after it, so the
+    rows of the batch that closes them come after that.
+    """
+    clock_s = ALL_WORKLOADS[task.work].clock_s
     if task.rated is None:
         wait()
+        if clock_s:
+            time.sleep(clock_s)
+            for path in (Path(task.folder) / HELD_BACK).iterdir():
+                path.rename(path.parents[1] / path.name.partition("-")[0] / path.name)
+            wait()
         return
     while not any(report["batchId"] >= task.cold + task.batches for report in reports()):
         if hasattr(query, "awaitTermination"):
@@ -272,11 +295,13 @@ def _answer(task: Task, progress: Sequence[dict[str, Any]], result: DataFrame) -
     reports = [report for report in progress if "addBatch" in report["durationMs"]]
     last = task.cold + task.batches
     warm = [report for report in reports if task.cold <= report["batchId"] < last]
-    # After files comes the batch that closes windows, and Spark's own without input; generated rows have no end.
-    final = (reports if task.rated is None else warm)[-1]
+    # After files comes the batch that closes windows, and Spark's own without input; generated rows have no end, and
+    # before the batch that closes windows of the clock the clock is waited for.
+    work = ALL_WORKLOADS[task.work]
+    final = (warm if task.rated is not None or work.clock_s else reports)[-1]
     begin, end = (datetime.fromisoformat(report["timestamp"]).timestamp() for report in (warm[0], final))
     seconds = [report["durationMs"]["triggerExecution"] / 1000 for report in reports]
-    check = check_pairs(result) if task.work == "join" else check_panes(result, task.until_us)
+    check = work.check(result, task.until_us)
     return Answer(
         events=task.batch * task.batches,
         wall_s=round(end + final["durationMs"]["triggerExecution"] / 1000 - begin, 3),

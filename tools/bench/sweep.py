@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidestate.operators.engine.process import PHASES
+from tidestate.operators.engine.tasks import PHASES
 from tools.bench.bids import Bids
 from tools.bench.memory import EACH_NEW
 from tools.bench.sides import Answer, SideError, Sides, Task

@@ -6,8 +6,8 @@ microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -16,7 +16,9 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tidestate import agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.windows import Windows
+from tools.bench.bids import SCHEMA
 
 DELAY = "60 seconds"
 JOIN_DELAY, WITHIN = "5 seconds", ("0 seconds", "2 seconds")
@@ -26,88 +28,94 @@ GAPS = "CASE WHEN key % 2 = 0 THEN '15 minutes' ELSE '30 minutes' END"
 Check: TypeAlias = list[int | float]
 
 
+Streams: TypeAlias = Sequence[DataFrame]
+CheckPanes: TypeAlias = Callable[[DataFrame, int | None], Check]
+
+
 @dataclass(frozen=True)
 class Workload:
-    """``ours``: our description; ``native`` and ``middle``: the window and an aggregate of Spark's query, whose
-    output mode is ``output``. ``stateful``: Spark's side is a stateful processor instead.
+    """``ours``: our description; ``query``: the same as a query of Spark's own over the same streams, the peer.
+
+    ``schemas``: of each stream, by the name under which it is written and read. ``output`` is the output mode of the
+    peer. ``check``: the panes of either side as figures, those of windows that end by a time if one is passed.
+    ``clock_s``: windows go by the clock, and this many seconds after the last row all are over.
+    ``decodes``: ours reads JSON texts, Spark's what its ``from_json`` makes of them.
     """
 
-    ours: ts.Aggregation
-    native: Callable[[], Column] = lambda: sf.window("event_time", "10 seconds")
-    middle: Callable[[], Column] = lambda: sf.avg("price")
+    ours: ts.OperatorStream
+    query: Callable[[Streams], DataFrame]
+    check: CheckPanes
+    schemas: Mapping[str, str] = field(default_factory=lambda: {"input": SCHEMA})
     output: str = "append"
-    stateful: bool = False
+    clock_s: float = 0
+    decodes: bool = False
 
-    def query(self, bids: DataFrame) -> DataFrame:
-        """The same windows as a query of Spark's own, the peer."""
-        marked = bids.withWatermark("event_time", DELAY)
-        if self.stateful:
-            from tools.bench.stateful import tumbling_by_state
 
-            return tumbling_by_state(marked)
+def summed(*columns: str) -> CheckPanes:
+    """A check: the number of panes less retracted ones, and sums over ``columns``."""
+
+    def check(panes: DataFrame, until_us: int | None) -> Check:
+        if until_us is not None:
+            named = next((name for name in ("window", "session_window") if name in panes.columns), None)
+            end = sf.col(f"{named}.end" if named else "window_end")
+            panes = panes.where(sf.unix_micros(end.cast("timestamp")) <= until_us)
+        sign = sf.expr("CASE WHEN kind = 'retract' THEN -1 ELSE 1 END") if "kind" in panes.columns else sf.lit(1)
+        sums = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.col(name)) for name in columns))
+        return [value or 0 for value in sums.collect()[0]]
+
+    return check
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Spark's query of bids by key: the window, the aggregate of the column ``middle``."""
+
+    native: Callable[[], Column]
+    middle: Callable[[], Column]
+
+    def __call__(self, streams: Streams) -> DataFrame:
+        (bids,) = streams
         best, number = sf.max("price").alias("best"), sf.count("*").alias("bids")
-        return marked.groupBy(self.native(), "key").agg(number, self.middle().alias("middle"), best)
+        return (
+            bids.withWatermark("event_time", DELAY)
+            .groupBy(self.native(), "key")
+            .agg(number, self.middle().alias("middle"), best)
+        )
+
+
+def _windowed(
+    ours: ts.Aggregation,
+    native: Callable[[], Column] = lambda: sf.window("event_time", "10 seconds"),
+    middle: Callable[[], Column] = lambda: sf.avg("price"),
+    output: str = "append",
+) -> Workload:
+    """Windows of bids by key: the panes of both sides have the columns ``bids``, ``middle`` and ``best``."""
+    return Workload(ours, _Grouped(native, middle), summed("bids", "best", "middle"), output=output)
+
+
+def _by_hand(streams: Streams) -> DataFrame:
+    """Tumbling windows by a stateful processor of Spark's."""
+    from tools.bench.stateful import tumbling_by_state
+
+    return tumbling_by_state(streams[0].withWatermark("event_time", DELAY))
 
 
 def _bids(
-    windows: Windows, *, middle: Aggregate | None = None, delay: str = DELAY, late: str = "0 seconds"
+    windows: Windows,
+    *,
+    middle: Aggregate | None = None,
+    delay: str = DELAY,
+    late: str = "0 seconds",
+    decode: Decode | None = None,
 ) -> ts.Aggregation:
-    by_key = ts.stream(event_time="event_time", watermark_delay=delay).group_by("key").window(windows)
+    bids = ts.stream(event_time="event_time", watermark_delay=delay, decode=decode)
+    by_key = bids.group_by("key").window(windows)
     results = {"bids": agg.count(), "middle": middle or agg.mean("price"), "best": agg.max("price")}
     return by_key.aggregate(**results).allowed_lateness(late).named("bids")
 
 
 def _sessions(gap: str, native: str) -> Workload:
-    return Workload(_bids(ts.sessions(gap)), lambda: sf.session_window("event_time", native))
-
-
-TUMBLING = _bids(ts.tumbling("10 seconds"))
-WORKLOADS = {
-    "tumbling": Workload(TUMBLING),
-    "sliding": Workload(
-        _bids(ts.sliding("60 seconds", "15 seconds")),
-        lambda: sf.window("event_time", "60 seconds", "15 seconds"),
-    ),
-    "day by the minute": Workload(
-        _bids(ts.sliding("1 day", "1 minute")),
-        lambda: sf.window("event_time", "1 day", "1 minute"),
-    ),
-    "hour by the minute": Workload(
-        _bids(ts.sliding("1 hour", "1 minute")),
-        lambda: sf.window("event_time", "1 hour", "1 minute"),
-    ),
-    "sessions": _sessions("2 seconds 1 microsecond", "2 seconds"),
-    "long sessions": _sessions("30 minutes 1 microsecond", "30 minutes"),
-    "gap column": Workload(
-        _bids(ts.sessions(gap_column="gap")),
-        lambda: sf.session_window("event_time", sf.expr(GAPS)),
-    ),
-    "late sessions": Workload(
-        _bids(ts.sessions("30 minutes 1 microsecond"), delay="0 seconds", late="1 minute").accumulation("retracting"),
-        lambda: sf.session_window("event_time", "30 minutes"),
-    ),
-    "by hand": Workload(TUMBLING, stateful=True),
-    "early": Workload(TUMBLING.trigger(early=trigger.each_batch(), on_time="non_empty"), output="update"),
-    "held": Workload(_bids(ts.tumbling("1 day")), lambda: sf.window("event_time", "1 day")),
-    "median": Workload(
-        _bids(ts.tumbling("10 seconds"), middle=agg.median("price")),
-        middle=lambda: sf.percentile("price", 0.5),
-    ),
-}
-"""By name. The panes of all have the columns ``bids``, ``middle`` and ``best``."""
-
-
-def check_panes(panes: DataFrame, until_us: int | None) -> Check:
-    """The number of panes less retracted ones, and sums over them; only of windows that end by ``until_us``."""
-    if until_us is not None:
-        named = next((name for name in ("window", "session_window") if name in panes.columns), None)
-        end = sf.col(f"{named}.end" if named else "window_end")
-        panes = panes.where(sf.unix_micros(end.cast("timestamp")) <= until_us)
-    sign = sf.expr("CASE WHEN kind = 'retract' THEN -1 ELSE 1 END") if "kind" in panes.columns else sf.lit(1)
-    found = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.col(name)) for name in ("bids", "best", "middle"))).collect()[
-        0
-    ]
-    return [value or 0 for value in found]
+    return _windowed(_bids(ts.sessions(gap)), lambda: sf.session_window("event_time", native))
 
 
 def two_streams() -> tuple[ts.Stream, ts.Stream]:
@@ -122,7 +130,7 @@ def interval_join(late: str = "0 seconds") -> ts.OperatorStream:
     return left.join(right, on="key", within=WITHIN, allowed_lateness=late, name="interval")
 
 
-def native_join(streams: Sequence[DataFrame]) -> DataFrame:
+def native_join(streams: Streams) -> DataFrame:
     """The same as Spark's stream-stream join."""
     lefts, rights = (
         stream.withWatermark("event_time", JOIN_DELAY).select(
@@ -137,11 +145,56 @@ def native_join(streams: Sequence[DataFrame]) -> DataFrame:
     return lefts.join(rights, sf.expr(met)).select(*PAIR)
 
 
-def check_pairs(pairs: DataFrame) -> Check:
+def check_pairs(pairs: DataFrame, _until_us: int | None) -> Check:
     """How many, and sums over the columns; the hashes of whole rows tell which left row met which right one."""
     apart = sf.unix_micros("right_event_time") - sf.unix_micros("left_event_time")
     sums = [sf.sum("left_price"), sf.sum("right_price"), sf.sum(apart), sf.bit_xor(sf.xxhash64(*PAIR))]
     return [value or 0 for value in pairs.agg(sf.count("*"), *sums).collect()[0]]
+
+
+def parsed(messages: DataFrame) -> DataFrame:
+    """The columns of bids in the values of messages, by Spark."""
+    row = sf.from_json(sf.col("value").cast("string"), "event_time timestamp, key long, price long")
+    return messages.select(row.alias("row")).select("row.*")
+
+
+OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
+TUMBLING = _bids(ts.tumbling("10 seconds"))
+WORKLOADS = {
+    "tumbling": _windowed(TUMBLING),
+    "tumbling, decoded": replace(_windowed(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS)), decodes=True),
+    "sliding": _windowed(
+        _bids(ts.sliding("60 seconds", "15 seconds")),
+        lambda: sf.window("event_time", "60 seconds", "15 seconds"),
+    ),
+    "day by the minute": _windowed(
+        _bids(ts.sliding("1 day", "1 minute")),
+        lambda: sf.window("event_time", "1 day", "1 minute"),
+    ),
+    "hour by the minute": _windowed(
+        _bids(ts.sliding("1 hour", "1 minute")),
+        lambda: sf.window("event_time", "1 hour", "1 minute"),
+    ),
+    "sessions": _sessions("2 seconds 1 microsecond", "2 seconds"),
+    "long sessions": _sessions("30 minutes 1 microsecond", "30 minutes"),
+    "gap column": _windowed(
+        _bids(ts.sessions(gap_column="gap")),
+        lambda: sf.session_window("event_time", sf.expr(GAPS)),
+    ),
+    "late sessions": _windowed(
+        _bids(ts.sessions("30 minutes 1 microsecond"), delay="0 seconds", late="1 minute").accumulation("retracting"),
+        lambda: sf.session_window("event_time", "30 minutes"),
+    ),
+    "by hand": Workload(TUMBLING, _by_hand, summed("bids", "best", "middle")),
+    "early": _windowed(TUMBLING.trigger(early=trigger.each_batch(), on_time="non_empty"), output="update"),
+    "held": _windowed(_bids(ts.tumbling("1 day")), lambda: sf.window("event_time", "1 day")),
+    "median": _windowed(
+        _bids(ts.tumbling("10 seconds"), middle=agg.median("price")),
+        middle=lambda: sf.percentile("price", 0.5),
+    ),
+    "join": Workload(interval_join(), native_join, check_pairs, dict.fromkeys(SIDES, SCHEMA)),
+}
+"""By name."""
 
 
 def same(mine: Check, theirs: Check) -> bool:

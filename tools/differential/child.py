@@ -52,7 +52,7 @@ IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "line
 CLOCK = {"created_us"}
 """Processing time is the job's, and equal."""
 MEASURED = {"spent", "restored"}
-OF_BYTES = {"bytes", "checksum", "tail"}
+OF_BYTES = {"bytes", "checksum", "tail", "start", "bundle_bytes"}
 """Files hold the ids of their segments, so their bytes differ."""
 NOT_COMPARED = IDENTITIES | CLOCK | MEASURED | OF_BYTES
 RANDOM = re.compile(r"\b[0-9a-f]{8,32}\b|(?<=[-_/])[0-9a-z_]{8}(?=/)")

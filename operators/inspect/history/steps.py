@@ -13,13 +13,12 @@ from typing import Any
 
 from tidestate.recovery.inspect.rows import operator_of
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Head, Ids, Manifest, OperatorState, SparkPosition
-from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.manifest import Head, Ids, Manifest, OperatorState, Output, SparkPosition, output_of
 from tidestate.recovery.log.ranges import merged_ranges, missing_ranges
 from tidestate.recovery.log.summary import time_text
-from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_log import load_files
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.refs import FileRef, Location
 from tidestate.statestore.spec.tables import TableSpec
 
 
@@ -117,15 +116,11 @@ def _put_out(step: HistoryStep, operator: str, output: Output) -> None:
     step.late = output.late_of(operator)
 
 
-def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, FileRef]]:
-    """Changelog segments by root and path: state partitions may share one after a rescale."""
+def _segments(state: OperatorState) -> dict[Location, tuple[TableSpec, FileRef]]:
+    """Changelog segments by place: state partitions may share one after a rescale."""
     specs = {spec.name: spec for spec in state.tables}
     refs = (ref for partition in state.partitions for ref in partition.files)
-    return {
-        (ref.root, ref.path): (specs[ref.table], ref)
-        for ref in refs
-        if ref.kind == "changelog" and ref.table in specs
-    }
+    return {ref.location: (specs[ref.table], ref) for ref in refs if ref.kind == "changelog" and ref.table in specs}
 
 
 def input_of(checkpoint: Checkpoint, step: HistoryStep) -> dict[str, Any] | None:

@@ -156,7 +156,9 @@ def _written(manifest: Manifest, before: Manifest | None) -> int | None:
     if before is None and manifest.id > 1:
         return None
     paths = {ref.path for ref in state_files(before)} if before else set()
-    return sum(ref.bytes for ref in state_files(manifest) if ref.path not in paths and not ref.root)
+    # Of a bundle the whole file, once: what lies between its parts was written too.
+    written = {ref.path: ref.file_bytes for ref in state_files(manifest) if ref.path not in paths and not ref.root}
+    return sum(written.values())
 
 
 def _classes(manifest: Manifest, rejections: int) -> dict[str, int]:

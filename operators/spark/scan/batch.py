@@ -1,22 +1,231 @@
-"""For each batch of a query: whether its files can be read by the tasks, and which task reads what."""
+"""For each batch of a query: whether its files can be read by the tasks, where they are, and which task reads what.
+
+A file is a local path, or a version of one in remote storage, with the values of its partition columns.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.scan.analysed import ReaderSettings
-from tidestate.operators.spark.scan.decide import DELTA, DirectScan, Fallback, decide
-from tidestate.operators.spark.scan.files import FileRange, divide
-from tidestate.operators.spark.scan.located import InputFiles
+from tidestate.operators.spark.scan.analysed import DeltaFiles, ReaderSettings, StreamRelation
+from tidestate.operators.spark.scan.decide import (
+    DELTA,
+    Branch,
+    Condition,
+    DirectScan,
+    Fallback,
+    PathColumn,
+    PathValue,
+    decide,
+)
+from tidestate.operators.spark.scan.delta import delta_files, why_not_plain
+from tidestate.operators.spark.scan.folders import path_values
+from tidestate.operators.spark.scan.reader import (
+    DirectBatch,
+    FileRange,
+    NeedsJvmError,
+    divide,
+    kept_rows,
+    path_arrays,
+)
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
+from tidestate.recovery.spark.spark_log import LEGAL, is_data_file, local_file
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.storage.foreign import REQUESTS, ForeignFiles, bucket_and_key, foreign_files
+from tidestate.statestore.storage.local import is_local
+from tidestate.statestore.storage.options import of_roots
+
+
+@dataclass(frozen=True)
+class _ListedFile:
+    """A file of a batch, as Spark has listed it."""
+
+    bucket: str
+    """The URL of its bucket; empty of a local file."""
+    path: str
+    """A local path, or the key in the bucket."""
+    url: str = ""
+    size: int | None = None
+    """None where the list does not say it."""
+    changed_s: int | None = None
+    """When it was written, where the list says so of a file in remote storage."""
+    values: tuple[PathValue, ...] | None = None
+    """Of its partition columns, where the list has them; else they are in its path."""
+
+
+class InputFiles:
+    """The files of the batches of one query. ``root`` is that of the job, whose options are also those of the files
+    in its bucket; ``stamp`` says of a URL when its file was modified, in milliseconds, and its size, as Spark has it.
+    """
+
+    def __init__(self, root: str, stamp: Callable[[str], tuple[int, int]]) -> None:
+        self._roots, self._stamp = [] if is_local(root) else [root], stamp
+        self._buckets: dict[str, str] = {}
+        """By the URL of a bucket: the same with its options, once Spark was seen to read the same files there."""
+
+    def of(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[FileRange] | str:
+        """Each file of a batch, whole, that may have rows; or why Spark must read the batch. ``files`` has URLs, each
+        with its time, by the number of the source.
+        """
+        return self._located(scan, lambda branch: map(_listed_file, files.get(str(branch.source), ())))
+
+    def of_tables(self, scan: DirectScan, tables: Mapping[int, StreamRelation]) -> list[FileRange] | str:
+        """As `of`, of a batch that has files of these tables, by the number of the source."""
+
+        def files_of(branch: Branch) -> Iterator[_ListedFile]:
+            relation = tables.get(branch.source)
+            if relation is not None and relation.delta is not None:
+                yield from _files_of_table(relation.delta, branch)
+
+        return self._located(scan, files_of)
+
+    def _located(self, scan: DirectScan, files: Callable[[Branch], Iterable[_ListedFile]]) -> list[FileRange] | str:
+        try:
+            found = [
+                file
+                for number, branch in enumerate(scan.branches)
+                for file in self._of_branch(number, branch, list(files(branch)))
+            ]
+        except NeedsJvmError as why:
+            return str(why)
+        except (OSError, ValueError, TidestateError) as error:
+            return f"{type(error).__name__}: {error}"
+        return found or "no file of the batch has rows"
+
+    def _of_branch(self, number: int, branch: Branch, files: Sequence[_ListedFile]) -> Iterator[FileRange]:
+        known = []
+        for file in files:
+            values = _values(branch, file) if file.values is None else file.values
+            if is_data_file(file.path.rpartition("/")[2]) and _may_have_rows(branch, values):
+                known.append((file, values))
+        remote = [(file, values) for file, values in known if file.bucket]
+        readers = {file.bucket: self._files(file) for file, _ in reversed(remote)}
+        for file, values in known:
+            if not file.bucket:
+                size = os.stat(file.path).st_size
+                _check_seen(file, size)
+                if size > 0:
+                    yield FileRange(number, file.path, 0, size, size, values=values)
+        if not remote:
+            return
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            looks = [pool.submit(readers[file.bucket][1].look, file.path) for file, _ in remote]
+            for (file, values), look in zip(remote, looks, strict=True):
+                seen = look.result()
+                _check_seen(file, seen.size, seen.changed_s)
+                if seen.size > 0:
+                    root = readers[file.bucket][0]
+                    yield FileRange(number, file.path, 0, seen.size, seen.size, root, seen.version, values)
+
+    def _files(self, file: _ListedFile) -> tuple[str, ForeignFiles]:
+        """The files of a bucket, whose root takes its options along, if they are those that Spark reads: that
+        is compared once, by one of them.
+        """
+        bucket = file.bucket
+        root = self._buckets.get(bucket) or of_roots(self._roots, bucket)
+        files = foreign_files(root)
+        if files is None:
+            raise NeedsJvmError(f"tasks do not read files of {bucket.partition(':')[0]}://")
+        if bucket not in self._buckets:
+            seen = files.look(file.path)
+            try:
+                changed_ms, size = self._stamp(file.url)
+            except SPARK_ERRORS as error:
+                raise NeedsJvmError(f"Spark does not find {file.path}: {type(error).__name__}") from None
+            if (seen.changed_s, seen.size) != (changed_ms // 1000, size):
+                raise NeedsJvmError(f"the storage of {bucket} that Spark reads has another {file.path}")
+            self._buckets[bucket] = root
+        return root, files
+
+
+def _listed_file(entry: str) -> _ListedFile:
+    """A file as a source of files records it: its URL, and its time."""
+    url, _, changed_ms = entry.rpartition(" ")
+    local, place = local_file(url), bucket_and_key(url)
+    if local is not None:
+        return _ListedFile("", str(local), url)
+    if place is None:
+        raise NeedsJvmError(f"the files are at {url.partition(':')[0]}:")
+    return _ListedFile(*place, url, changed_s=int(changed_ms) // 1000)
+
+
+def _files_of_table(delta: DeltaFiles, branch: Branch) -> Iterator[_ListedFile]:
+    """The files of a Delta table that a batch has. Raises `NeedsJvmError` where they are not plain ones."""
+    why = why_not_plain(delta)
+    found = delta_files(delta, branch.partitions) if why is None else why
+    if isinstance(found, str):
+        raise NeedsJvmError(found)
+    local = delta.folder.removeprefix("file:") if delta.folder.startswith(("file:", "/")) else None
+    place = bucket_and_key(_escaped(delta.folder))
+    for file in found:
+        if local is not None:
+            yield _ListedFile("", f"{local}/{file.path}", size=file.size, values=file.values)
+        elif place is not None:
+            bucket, folder = place
+            url = quote(f"{delta.folder}/{file.path}", safe=LEGAL)
+            yield _ListedFile(bucket, f"{folder}/{file.path}", url, size=file.size, values=file.values)
+        else:
+            raise NeedsJvmError(f"the table is at {delta.folder.partition(':')[0]}:")
+
+
+def _check_seen(file: _ListedFile, size: int, changed_s: int | None = None) -> None:
+    """Raise `NeedsJvmError` if a file is not what it was when Spark listed it, as far as that is known."""
+    if file.size not in (None, size):
+        raise NeedsJvmError(f"a file has changed: expected {file.size} bytes, found {size}")
+    if None not in (file.changed_s, changed_s) and file.changed_s != changed_s:
+        raise NeedsJvmError(f"a file was written after Spark has listed it: {file.path}")
+
+
+def _values(branch: Branch, file: _ListedFile) -> tuple[PathValue, ...]:
+    """The values of the partition columns. Raises `NeedsJvmError` where they are not certain."""
+    if file.bucket:
+        path, base = f"{file.bucket}/{file.path}", _spelled(branch.folder)
+    else:
+        path, base = file.path, os.path.abspath(branch.folder.removeprefix("file:"))
+    if not branch.partitions:
+        # Where the stream has no such column, Spark may take these names for values all the same.
+        if any("=" in part for part in path.split("/")[:-1]):
+            raise NeedsJvmError("the files lie in folders with = in the name, which may be partitions")
+        return ()
+    values = path_values(path, base, branch.partitions)
+    if isinstance(values, str):
+        raise NeedsJvmError(values)
+    return values
+
+
+def _may_have_rows(branch: Branch, values: Sequence[PathValue]) -> bool:
+    """Whether no filter on the partition columns alone leaves out a whole file, as Spark would."""
+    arrays = path_arrays(branch, values, 1)
+    return all(
+        kept_rows((condition,), arrays)[0].as_py() for condition in branch.filters if _is_about_folders(condition)
+    )
+
+
+def _is_about_folders(condition: Condition) -> bool:
+    return all(isinstance(column, PathColumn) for column in condition.columns)
+
+
+def _spelled(url: str) -> str:
+    """The URL of a folder as those of its files are spelled."""
+    place = bucket_and_key(_escaped(url))
+    return "/".join(place) if place is not None else url
+
+
+def _escaped(path: str) -> str:
+    """A path of Hadoop's as a URL, of which what is escaped is undone once."""
+    return path.replace("%", "%25")
+
 
 log = logging.getLogger("tidestate")
 
@@ -28,15 +237,6 @@ ROW_GROUP_SHARE = 2
 LONGEST_PAUSE = 64
 """The most batches that are not tried after some that needed the JVM."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
-
-
-@dataclass(frozen=True)
-class DirectBatch:
-    """A batch that tasks read: the ranges of each."""
-
-    scan: DirectScan
-    tasks: tuple[tuple[FileRange, ...], ...]
-    row_group_bytes: int
 
 
 class BatchScans:

@@ -1,6 +1,6 @@
 """Which streams the tasks can read themselves: those whose rows and types are certain to be Spark's own. Pure.
 
-The answer is about the plan and the settings. What is in the files is known to the tasks alone (`files`).
+The answer is about the plan and the settings. What is in the files is known to the tasks alone (`reader`).
 """
 
 from __future__ import annotations

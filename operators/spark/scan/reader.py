@@ -1,12 +1,19 @@
-"""Reads the ranges of a task with Arrow, in one thread and a few pages at a time, and keeps those of its filters."""
+"""The Parquet files of a batch as tasks read them: divided into ranges, checked by their footers, and read with
+Arrow, in one thread and a few pages at a time; only the rows of the filters are kept.
+
+The division depends on paths and sizes alone: not on the number of cores, and not on what else runs. So a batch that
+is repeated after a crash arrives in the same order, and its sums have the same bits.
+
+What a footer may have is listed; anything else needs the JVM. Spark's own reader decides then, with its own errors.
+"""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
 from tidestate.operators.spark.scan.decide import (
     Branch,
     Condition,
@@ -23,19 +31,273 @@ from tidestate.operators.spark.scan.decide import (
     PathValue,
     ReadColumn,
 )
-from tidestate.operators.spark.scan.files import (
-    FileRange,
-    NeedsJvmError,
-    arrow_type,
-    check_arrow,
-    check_dated,
-    check_footer,
-    chunk_spans,
-    row_groups,
-    undated_columns,
-)
+from tidestate.recovery.spark.parquet_types import is_written_as
 from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
+
+CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
+ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}) | {
+    "DELTA_BINARY_PACKED",
+    "DELTA_LENGTH_BYTE_ARRAY",
+    "DELTA_BYTE_ARRAY",
+}
+CALENDAR = {"date": -25202, "timestamp": -25202 * 86_400_000_000}
+"""1901-01-01: up to 1900, Spark may read a value in the Julian calendar, or in the time zone's local mean time."""
+WRITER, LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
+
+_ARROW = PLAIN_TYPES | {"timestamp": TIME}
+
+
+class NeedsJvmError(Exception):
+    """A file or a batch that Spark must read, and why."""
+
+
+def check_footer(
+    footer: pq.FileMetaData, columns: Sequence[FileColumn], *, rebased: bool, row_group_bytes: int
+) -> tuple[dict[FileColumn, int | None], list[int]]:
+    """The place of each of these ``columns`` in a file, None if the file lacks it; and the middle of each row group.
+    ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
+    columns of a row group may have. Raises `NeedsJvmError`.
+    """
+    names = _top_names(footer)
+    places = {column: _place(names, column) for column in columns}
+    used = {column: place for column, place in places.items() if place is not None}
+    undated = undated_columns(footer, places)
+    for column, place in used.items():
+        if column not in undated:
+            _check_type(footer.schema.column(place), column, names[place])
+    exact = _says_calendar(footer.metadata or {}) or not (rebased or _is_old(footer.metadata or {}))
+    middles = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        chunks = {column: group.column(place) for column, place in used.items()}
+        _check_chunks(chunks, row_group_bytes)
+        if not exact:
+            for column, chunk in chunks.items():
+                if column not in undated:
+                    _check_calendar(column, chunk)
+        middles.append(_middle(group))
+    return places, middles
+
+
+def undated_columns(footer: pq.FileMetaData, places: Mapping[FileColumn, int | None]) -> frozenset[FileColumn]:
+    """Columns with times of which no footer says how old they are, so that each value must be looked at."""
+    used = {column: place for column, place in places.items() if place is not None}
+    return frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
+
+
+@cache
+def arrow_type(kind: str) -> pa.DataType:
+    """The Arrow type of a column of Spark's type ``kind``."""
+    decimal = decimal_of(kind)
+    return pa.decimal128(*decimal) if decimal is not None else _ARROW[kind]
+
+
+def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileColumn] = frozenset()) -> None:
+    """Raise `NeedsJvmError` unless Arrow reads the column in a type that is the expected one in another layout."""
+    wanted = arrow_type(column.type)
+    if column in undated and found == pa.timestamp("us"):
+        return
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if column.type == "timestamp" and pa.types.is_timestamp(found) and found.unit == "us" and found.tz:
+        return
+    if found != wanted and not (column.type == "string" and pa.types.is_large_string(found)):
+        raise NeedsJvmError(f"the column {column.name} is written as {found}")
+
+
+def _top_names(footer: pq.FileMetaData) -> list[str]:
+    """The path of each leaf."""
+    return [footer.schema.column(place).path for place in range(len(footer.schema))]
+
+
+def _place(paths: Sequence[str], column: FileColumn) -> int | None:
+    """The leaf of a column, whose name may differ in case. Raises `NeedsJvmError` where that is not certain."""
+    wanted = column.name.casefold()
+    if "." in column.name:
+        raise NeedsJvmError(f"the column {column.name} has a dot in its name")
+    found = [place for place, path in enumerate(paths) if path.partition(".")[0].casefold() == wanted]
+    if not found:
+        return None
+    if len(found) > 1 or "." in paths[found[0]]:
+        raise NeedsJvmError(f"the column {column.name} is nested or there twice")
+    (place,) = found
+    if paths[place] != column.name and not (paths[place].isascii() and column.name.isascii()):
+        raise NeedsJvmError(f"the column {column.name} is written {paths[place]}")
+    return place
+
+
+def check_dated(column: FileColumn, values: pa.Array) -> None:
+    """Raise `NeedsJvmError` if a time of an undated column may be one of the old calendar."""
+    oldest = pc.min(values.view(pa.int64())).as_py()
+    if oldest is not None and oldest < CALENDAR[column.type]:
+        raise NeedsJvmError(f"the column {column.name} has dates of the old calendar")
+
+
+def _is_int96_of_spark(footer: pq.FileMetaData, place: int, column: FileColumn) -> bool:
+    """Whether a column has times as Spark writes them by default, of a day and the nanoseconds in it. Others write
+    nanoseconds that no microsecond has, or days beyond what 64 bits hold, of which Arrow and Spark make other times.
+    """
+    leaf = footer.schema.column(place)
+    plain = leaf.physical_type == "INT96" and leaf.max_definition_level <= 1 and not leaf.max_repetition_level
+    by_spark = WRITER in (footer.metadata or {}) and str(footer.created_by).startswith("parquet-mr")  # type: ignore[attr-defined]
+    return plain and by_spark and column.type == "timestamp"
+
+
+def _check_type(leaf: pq.ColumnSchema, column: FileColumn, path: str) -> None:
+    if leaf.max_repetition_level or leaf.max_definition_level > 1:
+        raise NeedsJvmError(f"the column {path} is nested")
+    physical, logical = str(leaf.physical_type), str(leaf.logical_type)
+    if not is_written_as(physical, logical, column.type):
+        raise NeedsJvmError(f"the column {path} is {physical} {logical}, not {column.type}")
+
+
+def _check_chunks(chunks: Mapping[FileColumn, pq.ColumnChunkMetaData], most: int) -> None:
+    total = 0
+    for column, chunk in chunks.items():
+        if chunk.compression not in CODECS:
+            raise NeedsJvmError(f"the column {column.name} is compressed with {chunk.compression}")
+        if strange := sorted(set(chunk.encodings) - ENCODINGS):
+            raise NeedsJvmError(f"the column {column.name} is encoded as {strange[0]}")
+        total += chunk.total_uncompressed_size
+    if total > most:
+        raise NeedsJvmError("a row group is too large for the memory budget")
+
+
+def _says_calendar(facts: Mapping[bytes, bytes]) -> bool:
+    """Whether the file was written by a Spark that writes all dates in the new calendar."""
+    version = facts.get(WRITER)
+    return version is not None and not _is_old(facts)
+
+
+def _is_old(facts: Mapping[bytes, bytes]) -> bool:
+    """Whether the file was written by a Spark that wrote dates in the old calendar."""
+    if LEGACY in facts:
+        return True
+    version = facts.get(WRITER)
+    return version is not None and version < b"3.0.0"  # as text, as Spark compares it
+
+
+def _check_calendar(column: FileColumn, chunk: pq.ColumnChunkMetaData) -> None:
+    if column.type not in CALENDAR:
+        return
+    found = chunk.statistics
+    if found is not None and found.has_null_count and found.null_count == chunk.num_values:
+        return
+    if found is None or not found.has_min_max or _raw(found) < CALENDAR[column.type]:
+        raise NeedsJvmError(f"the column {column.name} may have dates of the old calendar")
+
+
+def _raw(found: Any) -> int:
+    return int(found.min_raw)
+
+
+def _middle(group: pq.RowGroupMetaData) -> int:
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    if not chunks:
+        return 0
+    return min(map(_start, chunks)) + sum(chunk.total_compressed_size for chunk in chunks) // 2
+
+
+def chunk_spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
+    """The bytes of some columns of a row group, in order: ranges that are close are one."""
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    found: list[tuple[int, int]] = []
+    for start, size in sorted(
+        (_start(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in names
+    ):
+        end = start + size
+        if found and start <= found[-1][1] + HOLE_BYTES:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _start(chunk: pq.ColumnChunkMetaData) -> int:
+    return min(_offsets(chunk))
+
+
+def _offsets(chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
+    yield chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        yield chunk.dictionary_page_offset
+
+
+MIB = 1 << 20
+HOLE_BYTES = MIB
+"""In remote storage it is cheaper to read so many bytes for nothing than to ask once more."""
+OPENING_BYTES = 4 * MIB
+"""A file costs as much as reading so many bytes, as in Spark's ``openCostInBytes``."""
+LEAST_BYTES, MOST_BYTES, TASKS = 16 * MIB, 128 * MIB, 32
+"""A batch makes about so many tasks, as long as a task has no less and no more than this."""
+RANGE_BYTES = 64 * MIB
+"""A larger file is divided."""
+
+
+@dataclass(frozen=True, order=True)
+class FileRange:
+    """Bytes ``[start, end)`` of a file, which one branch of the plan reads."""
+
+    branch: int
+    path: str
+    """A local path, or what follows ``root``."""
+    start: int
+    end: int
+    size: int
+    """Of the whole file."""
+    root: str = ""
+    """The bucket of a file in remote storage, with the options by which it is reached."""
+    version: str = ""
+    """Of a file in remote storage: what its storage calls its bytes of when it was looked at."""
+    values: tuple[PathValue, ...] = ()
+    """Of the branch's partition columns."""
+
+
+@dataclass(frozen=True)
+class DirectBatch:
+    """A batch that tasks read: the ranges of each."""
+
+    scan: DirectScan
+    tasks: tuple[tuple[FileRange, ...], ...]
+    row_group_bytes: int
+
+
+def divide(files: Iterable[FileRange]) -> tuple[tuple[FileRange, ...], ...]:
+    """The ranges of each task, in order, of whole files."""
+    ranges = [part for file in sorted(files, key=_order) for part in _parts(file)]
+    weight = sum(_weight(file_range) for file_range in ranges)
+    most = min(max(weight // TASKS, LEAST_BYTES), MOST_BYTES)
+    tasks: list[list[FileRange]] = []
+    full = 0
+    for file_range in ranges:
+        if not tasks or full + _weight(file_range) > most:
+            tasks.append([])
+            full = 0
+        tasks[-1].append(file_range)
+        full += _weight(file_range)
+    return tuple(map(tuple, tasks))
+
+
+def row_groups(middles: Sequence[int], file_range: FileRange) -> list[int]:
+    """The numbers of the row groups whose middle is in the range. Each is in exactly one range of a file."""
+    within = (min(max(middle, 0), file_range.size - 1) for middle in middles)
+    return [number for number, middle in enumerate(within) if file_range.start <= middle < file_range.end]
+
+
+def _order(file: FileRange) -> tuple[int, str, str, int]:
+    return file.branch, file.root, file.path, file.size
+
+
+def _parts(file: FileRange) -> list[FileRange]:
+    starts = range(0, file.size, RANGE_BYTES) or [0]
+    return [replace(file, start=start, end=min(start + RANGE_BYTES, file.size)) for start in starts]
+
+
+def _weight(file_range: FileRange) -> int:
+    return file_range.end - file_range.start + OPENING_BYTES
+
 
 READ_ROWS = 1 << 17
 """The most rows of a batch."""
@@ -72,9 +334,9 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
     """
     schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
     try:
-        checked = [_check(scan, one, row_group_bytes) for one in ranges]
-        for one in checked:
-            yield from _read(schema, scan.branches[one.range.branch], one)
+        checked = [_check(scan, file_range, row_group_bytes) for file_range in ranges]
+        for checked_range in checked:
+            yield from _read(schema, scan.branches[checked_range.range.branch], checked_range)
     except (OSError, ValueError, KeyError, pa.ArrowException, TidestateError) as error:
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
@@ -90,10 +352,10 @@ def seen_type(kind: str) -> pa.DataType:
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
 
 
-def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
-    held = _held(one) if one.root else None
-    with _open(one, held) as file:
-        branch = scan.branches[one.branch]
+def _check(scan: DirectScan, file_range: FileRange, row_group_bytes: int) -> _Checked:
+    held = _held(file_range) if file_range.root else None
+    with _open(file_range, held) as file:
+        branch = scan.branches[file_range.branch]
         columns = columns_read(branch)
         places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
         arrow = file.schema_arrow
@@ -102,44 +364,44 @@ def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> _Checked:
         undated = undated_columns(file.metadata, places)
         for column, name in names.items():
             check_arrow(arrow.field(name).type, column, undated)
-        groups = row_groups(middles, one)
+        groups = row_groups(middles, file_range)
         if held is None:
-            _check_sums(one)
-            return _Checked(one, names, groups, undated)
-        if one.size > TAIL_BYTES:
+            _check_sums(file_range)
+            return _Checked(file_range, names, groups, undated)
+        if file_range.size > TAIL_BYTES:
             held.hold([])
-        return _Checked(one, names, groups, undated, held, file.metadata)
+        return _Checked(file_range, names, groups, undated, held, file.metadata)
 
 
-def _held(one: FileRange) -> HeldRanges:
+def _held(file_range: FileRange) -> HeldRanges:
     """A file in remote storage, of which the end is held."""
-    files = foreign_files(one.root)
+    files = foreign_files(file_range.root)
     if files is None:
-        raise NeedsJvmError(f"tasks do not read files of {one.root.partition(':')[0]}://")
-    held = HeldRanges(lambda start, end: files.read(one.path, start, end, one.version), one.size)
-    held.hold([(max(0, one.size - TAIL_BYTES), one.size)])
+        raise NeedsJvmError(f"tasks do not read files of {file_range.root.partition(':')[0]}://")
+    held = HeldRanges(lambda start, end: files.read(file_range.path, start, end, file_range.version), file_range.size)
+    held.hold([(max(0, file_range.size - TAIL_BYTES), file_range.size)])
     return held
 
 
-def _open(one: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def _open(file_range: FileRange, held: HeldRanges | None, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     how: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "memory_map": False}
     how["coerce_int96_timestamp_unit"] = "us"
     if held is not None:
         return pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=footer, **how)
-    if (found := os.stat(one.path).st_size) != one.size:
-        raise NeedsJvmError(f"a file has changed: expected {one.size} bytes, found {found}")
-    return pq.ParquetFile(one.path, **how)
+    if (found := os.stat(file_range.path).st_size) != file_range.size:
+        raise NeedsJvmError(f"a file has changed: expected {file_range.size} bytes, found {found}")
+    return pq.ParquetFile(file_range.path, **how)
 
 
 def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.RecordBatch]:
-    one, names, held = checked.range, checked.names, checked.held
+    file_range, names, held = checked.range, checked.names, checked.held
     if not checked.groups:
         return
-    with _open(one, held, checked.footer) as file:
+    with _open(file_range, held, checked.footer) as file:
         chosen = list(names.values())
-        # Of a file in remote storage one row group after the other is in memory.
+        # Of a file in remote storage file_range row group after the other is in memory.
         for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
-            if held is not None and one.size > TAIL_BYTES:
+            if held is not None and file_range.size > TAIL_BYTES:
                 held.hold(chunk_spans(file.metadata.row_group(part[0]), chosen))
             for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
                 columns: dict[ReadColumn, pa.Array] = {
@@ -147,7 +409,7 @@ def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.R
                 }
                 for column in checked.undated:
                     check_dated(column, columns[column])
-                columns |= path_arrays(branch, one.values, batch.num_rows)
+                columns |= path_arrays(branch, file_range.values, batch.num_rows)
                 yield _row_batch(schema, branch, columns, batch.num_rows)
         if held is not None:
             held.hold([])
@@ -187,9 +449,9 @@ def _constant(value: Constant, rows: int) -> pa.Array:
     return pa.nulls(rows, kind) if value.value is None else pa.repeat(pa.scalar(value.value, kind), rows)
 
 
-def _check_sums(one: FileRange) -> None:
+def _check_sums(file_range: FileRange) -> None:
     """Compare the range with Hadoop's checksums, if the file has any: Spark would. Raises `NeedsJvmError`."""
-    path = Path(one.path)
+    path = Path(file_range.path)
     sums_path = path.with_name(f".{path.name}.crc")
     try:
         sums = sums_path.read_bytes()
@@ -198,10 +460,10 @@ def _check_sums(one: FileRange) -> None:
     step = int.from_bytes(sums[4:8], "big")
     if not sums.startswith(_SUMS) or step <= 0 or len(sums) < 8:
         raise NeedsJvmError(f"the checksums of {path.name} are damaged")
-    first = one.start // step
+    first = file_range.start // step
     with path.open("rb") as file:
         file.seek(first * step)
-        while (start := file.tell()) < one.end:
+        while (start := file.tell()) < file_range.end:
             block = memoryview(file.read(max(_BLOCK // step, 1) * step))
             if not block:
                 break
@@ -224,24 +486,24 @@ _COMPARED: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
 
 def kept_rows(filters: tuple[Condition, ...], columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
     """Per row true, false or null; only rows with true are kept. There is at least one filter."""
-    return reduce(pc.and_kleene, (_truth(one, columns) for one in filters))
+    return reduce(pc.and_kleene, (_truth(condition, columns) for condition in filters))
 
 
-def _truth(one: Condition, columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
-    if one.column is None:
-        inside = [_truth(inner, columns) for inner in one.inside]
-        if one.kind == "not":
+def _truth(condition: Condition, columns: Mapping[ReadColumn, pa.Array]) -> pa.Array:
+    if condition.column is None:
+        inside = [_truth(inner, columns) for inner in condition.inside]
+        if condition.kind == "not":
             return pc.invert(inside[0])
-        return reduce(pc.and_kleene if one.kind == "and" else pc.or_kleene, inside)
-    rows = columns[one.column]
-    if one.kind == "true":
+        return reduce(pc.and_kleene if condition.kind == "and" else pc.or_kleene, inside)
+    rows = columns[condition.column]
+    if condition.kind == "true":
         return rows
-    if one.kind == "null":
+    if condition.kind == "null":
         return pc.is_null(rows)
-    values = _values(one.values, one.column.type)
-    if one.kind == "in":
+    values = _values(condition.values, condition.column.type)
+    if condition.kind == "in":
         return pc.if_else(pc.invert(pc.is_null(rows)), pc.is_in(rows, value_set=values), pa.scalar(None, pa.bool_()))
-    return _COMPARED[one.kind](rows, values[0])
+    return _COMPARED[condition.kind](rows, values[0])
 
 
 def _values(values: Sequence[Any], kind: str) -> pa.Array:

@@ -24,18 +24,17 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, comparables
 from tidestate.operators.describe.windows import Global, Rolling, Sliding
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.gather import fresh_groups
-from tidestate.operators.windows.groups import column_numbers, with_columns
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, known_as_rejected, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions, get_windows
 from tidestate.operators.windows.names import ELEMENTS, END, ENDS, GROUPS, NO_KEY, PARTS, SLICE_END, START
 from tidestate.operators.windows.slice_previews import windows_wait
 from tidestate.operators.windows.stored_windows import Asked, asked_for, stored_groups, with_keys
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers, with_columns
 from tidestate.operators.windows.tracked import TOLD, TrackedOffsets
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.durations import Moment

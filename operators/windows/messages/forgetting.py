@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.dues import with_expiry
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
 from tidestate.operators.windows.messages.window_metadata import ending, get_sessions, windows_expiry
 from tidestate.operators.windows.names import END, START

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, Read, with_key
 from tidestate.operators.windows.names import COUNTED, END, START
+from tidestate.operators.windows.tables import column_numbers
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.classify import event_times, judge, with_refused
 from tidestate.operators.plan.plan import ONLY, REFUSED
 from tidestate.operators.plan.reasons import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import own_windows, sliding_windows
 from tidestate.operators.windows.messages.tables import (
     MessageWindows,
@@ -66,9 +66,12 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
         events = events.sort_by([(name, "ascending") for name in plan.known_by.columns])
     new = events
     events, refused, reasons = _refused_first(plan, events, watermark)
-    accepted, rejected, classes = judge(plan, events, context) if events.num_rows else (events, None, {})
+    accepted, rejected, classes = events, None, Counters()
+    if events.num_rows:
+        accepted, rejected, classes = judge(plan, events, context, event_times(events[plan.input.event_time]))
     if accepted.num_rows:
-        rejected = with_refused(plan, accepted, rejected, classes, context)
+        moments = event_times(accepted[plan.input.event_time])
+        rejected = with_refused(plan, accepted, rejected, classes, context, moments)
     _remember_verdict(plan, state, new, accepted, context)
     times = accepted[plan.input.event_time].cast(pa.int64()).to_numpy()
     rows = plan.window_rows(accepted, times, context) if accepted.num_rows else plan.taken.schema.empty_table()

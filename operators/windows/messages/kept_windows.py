@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.reading import read_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, with_key
 from tidestate.operators.windows.names import END, GROUPS, START
@@ -29,7 +28,7 @@ from tidestate.operators.windows.stored_windows import (
     windows_stored,
     with_keys,
 )
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 

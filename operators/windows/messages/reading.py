@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Global
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, with_key
 from tidestate.operators.windows.names import END, START
+from tidestate.operators.windows.tables import column_numbers
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for

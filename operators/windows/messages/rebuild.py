@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.groups import chosen, column_numbers, equal, trigger_finished, with_columns
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.messages.reading import (
     in_portions,
     incomplete_windows,
@@ -30,7 +29,14 @@ from tidestate.operators.windows.messages.record import between_windows, message
 from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
-from tidestate.operators.windows.triggers import retractions
+from tidestate.operators.windows.tables import (
+    chosen,
+    column_numbers,
+    equal,
+    retractions,
+    trigger_finished,
+    with_columns,
+)
 from tidestate.statestore.arrays import Numbers, total
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each

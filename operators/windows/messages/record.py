@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted, Sliding
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, open_to, sliding_windows
 from tidestate.operators.windows.counting import number, windows_of_numbers
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
-from tidestate.operators.windows.groups import column_numbers, int_bounds
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, batch_of, known_as_rejected
 from tidestate.operators.windows.messages.window_metadata import add_messages, extend
 from tidestate.operators.windows.names import COUNTED, END, EVENT, NO_KEY, START
 from tidestate.operators.windows.sessions import merge_sessions
+from tidestate.operators.windows.tables import column_numbers, int_bounds
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import expect, of_type
 from tidestate.statestore.messages.retention import tally

@@ -13,8 +13,8 @@ import pyarrow as pa
 from tidestate.operators.plan.dues import least, least_stored, with_expiry
 from tidestate.operators.plan.reasons import INCOMPLETE_PANES
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.forgetting import forget_passed, move_horizon
 from tidestate.operators.windows.messages.full_windows import forget_full
 from tidestate.operators.windows.messages.intake import admit_messages

@@ -18,8 +18,8 @@ from tidestate.operators.aggregates.custom import ApplyRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.plan.plan import BY_WATERMARK, ONLY, RECEIVED, REFUSED, ReplayedPlan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LIMIT_US
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US, gaps_of, lifetime_ends
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables

@@ -15,13 +15,14 @@ from tests.faults.damage.answers import Refused, Went, answered
 from tests.faults.damage.harm import Kinds
 from tests.faults.damage.verbs import READERS, Reader, printed, rows, state_of, verified, went
 from tests.helpers import operator_messages
+from tests.helpers.bundles import files_alone
 from tests.helpers.planned_batch import BATCHES as PLANNED
 from tests.helpers.planned_batch import fold, plan, seen, start
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import events_of
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.log.summary import events_of
 from tidestate.recovery.log.traces import note
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
@@ -34,6 +35,8 @@ FOLDED = Parquet(max_levels=2, snapshot_bytes=1)
 KEPT = batch([(46, "a", 1), (47, "b", 2), (30, "b", 3)])
 NEXT = batch([(80, "a", 1), (81, "b", 2), (82, "c", 3)])
 SESSIONS = ts.sessions("6 seconds")
+ALONE = "data/windows/1/"
+"""The files of this partition are each alone."""
 INTERVAL = 3
 """How often Spark has folded its list of files."""
 
@@ -76,6 +79,7 @@ def store_of(name: Store, folder: Path) -> StoreConfig:
 
 MANIFESTS = ((r"a manifest", r"manifests/.*\.json"),)
 FILES = (
+    ("a bundle", r"data/.*\.bundle"),
     ("a changelog segment", r"data/.*\.changelog\..*"),
     ("a folded state file", r"data/.*\.(run|snapshot)-.*"),
     ("a pane file", r"panes/.*"),
@@ -105,17 +109,20 @@ def _values(table: pa.Table, seed: int) -> pa.Table:
 
 
 def make_collected(folder: Path, seed: int = 0) -> None:
-    """Collected and pinned checkpoints, an abandoned one, panes, rejections; folded state in two partitions."""
+    """Collected and pinned checkpoints, an abandoned one, panes, rejections; folded state in two partitions, of which
+    one has bundles.
+    """
     root = folder / "root"
     stream = [_values(one, seed) for one in STREAM]
-    job = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
-    job.run(stream[:5])
-    pin(Checkpoint.open(root), 3, "release")
-    collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
-    job.run(stream)
-    rewind(Checkpoint.open(root), 6)
-    again = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
-    again.run([*stream, _values(KEPT, seed)])
+    with files_alone(ALONE):
+        job = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
+        job.run(stream[:5])
+        pin(Checkpoint.open(root), 3, "release")
+        collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
+        job.run(stream)
+        rewind(Checkpoint.open(root), 6)
+        again = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
+        again.run([*stream, _values(KEPT, seed)])
 
 
 def _standalone(root: str, store: StoreConfig) -> Went:

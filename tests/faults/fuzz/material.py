@@ -32,7 +32,7 @@ from tidestate.statestore.storage.objects import Objects
 @dataclass(frozen=True)
 class Material:
     """A root with one of everything: ``changelog``, ``folded``, ``panes`` and ``late`` are files that the newest
-    manifests name, those of state with their table.
+    manifests name, those of state with their table; ``part`` is one of a bundle.
     """
 
     root: Path
@@ -40,6 +40,7 @@ class Material:
     manifest: Manifest
     changelog: tuple[FileRef, TableSpec]
     folded: tuple[FileRef, TableSpec]
+    part: tuple[FileRef, TableSpec]
     panes: FileRef
     late: FileRef
     original: Mapping[str, bytes]
@@ -61,9 +62,11 @@ def material() -> Material:
     manifest = checkpoint.chosen(None).manifest
     operator = manifest.operators["windows"]
     specs = {spec.name: spec for spec in operator.tables}
-    refs = {ref.path: (ref, specs[ref.table]) for id in checkpoint.ids() for ref in _state(checkpoint, id)}
-    changelogs = [one for one in refs.values() if one[0].kind == "changelog"]
-    folded = [one for one in refs.values() if one[0].kind != "changelog"]
+    refs = {ref.location: (ref, specs[ref.table]) for id in checkpoint.ids() for ref in _state(checkpoint, id)}
+    alone = [entry for entry in refs.values() if not entry[0].bundle_bytes]
+    changelogs = [entry for entry in alone if entry[0].kind == "changelog"]
+    folded = [entry for entry in alone if entry[0].kind != "changelog"]
+    parts = [entry for entry in refs.values() if entry[0].bundle_bytes and entry[0].kind == "changelog"]
     outputs = list(checkpoint.outputs())
     return Material(
         root,
@@ -71,6 +74,7 @@ def material() -> Material:
         manifest,
         max(changelogs, key=lambda one: one[0].rows),
         max(folded, key=lambda one: one[0].rows),
+        max(parts, key=lambda entry: entry[0].start),
         next(ref for output in outputs for ref in output.panes),
         next(ref for output in outputs for ref in output.late),
         _originals(root),

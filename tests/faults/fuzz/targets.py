@@ -28,8 +28,7 @@ from tidestate.recovery.log.records import BOUNDARIES, decoded, newest_boundary,
 from tidestate.recovery.log.spark_files import query_id
 from tidestate.recovery.log.summary import brief, full
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.recovery.spark.spark_query import read_query
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
@@ -157,6 +156,15 @@ def _raw_segment(data: bytes) -> None:
     """Its checksum has to tell."""
     ref = material().changelog[0]
     assert _equal(_segment(ref, data), _segment(ref, _changelog()))
+
+
+def _bundle(data: bytes) -> None:
+    """Of all its bytes those of the part count, whose checksum has to tell."""
+    (ref, spec), objects = material().part, material().objects
+    placed(material().root, ref.path, data)
+    layers = read_segment(objects, spec, ref)
+    placed(material().root, ref.path, material().original[ref.path])
+    assert _equal(layers, read_segment(objects, spec, ref))
 
 
 def _changelog() -> bytes:
@@ -360,6 +368,7 @@ TARGETS = {
             lambda data: _segment(forged(material().changelog[0], data), data),
             lambda: [_changelog()],
         ),
+        Target("bundle", _bundle, lambda: [material().original[material().part[0].path]]),
         Target("folded", _raw_folded, lambda: [_folded()]),
         Target("forged-folded", lambda data: _sorted(forged(material().folded[0], data), data), lambda: [_folded()]),
         Target("panes", _raw_panes, lambda: [_panes()]),

@@ -22,10 +22,9 @@ from tidestate.operators import DeliveryId
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, state_files
+from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, number_in, state_files
 from tidestate.recovery.log.manifest_file import decode
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.log.names import number_in
 from tidestate.recovery.log.records import held_pins, newest_boundary, read_part, read_pins
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import TidestateError
@@ -209,7 +208,9 @@ class Auditor:
         """The manifest with its output, if all files that it names are there."""
         for ref in files_of(manifest):
             data = self._world.store.objects.get(self._full(site, ref))
-            if data is None or len(data) != ref.bytes or checksum(data) != ref.checksum:
+            part = b"" if data is None else data[ref.start : ref.start + ref.bytes]
+            # A segment may be a part of a bundle, whose size its name has beside its own.
+            if data is None or len(data) != (ref.bundle_bytes or ref.bytes) or checksum(part) != ref.checksum:
                 what = "gone" if data is None else "another one"
                 self._broken(
                     "a manifest names a file that is not there", f"{site.name} {manifest.id}: {ref.path} {what}"

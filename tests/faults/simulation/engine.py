@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.faults.simulation.scheduler import Actor, Event, Process
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.statestore.errors import TidestateError, UnavailableError
 

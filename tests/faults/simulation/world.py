@@ -26,7 +26,7 @@ from tests.faults.simulation.engine import Executors, attempted
 from tests.faults.simulation.scheduler import Actor, Event, Later, Process, Scheduler
 from tests.faults.simulation.storage import SimulatedFileSystem, Store
 from tests.helpers.process import forget
-from tidestate.operators.engine import driver, process, tasks
+from tidestate.operators.engine import driver, tasks
 from tidestate.operators.local import standalone
 from tidestate.recovery.log import lease
 from tidestate.recovery.retention import upkeep
@@ -164,7 +164,7 @@ class World:
         yield from ((one, "lock", _NoLock()) for one in _cached_properties())
         # Defaults were read when these modules were imported.
         yield driver.Driver.__init__, "__kwdefaults__", {**driver.Driver.__init__.__kwdefaults__, "wait": self._sleep}
-        yield process.Stopwatch.__init__, "__defaults__", (self._monotonic,)
+        yield tasks.Stopwatch.__init__, "__defaults__", (self._monotonic,)
         yield from _with_clock(restore_monitor.RestoreMonitor.__init__, self._monotonic)
 
     def _wall_ns(self) -> int:

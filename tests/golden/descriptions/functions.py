@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.tracker import SourceReading
+from tidestate.operators.progress.progress import SourceReading
 
 
 class Slower:

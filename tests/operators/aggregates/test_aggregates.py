@@ -104,6 +104,17 @@ def test_a_sum_that_leaves_its_type_stops_the_job_and_commits_nothing(tmp_path: 
     assert not list((tmp_path / "root").rglob("panes/*/*.parquet"))
 
 
+def test_a_sum_that_overflows_names_a_key_beyond_the_calendar() -> None:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(total=agg.sum("v"))
+    numbers = pa.array([2**60, 2**60])
+    rows = pa.table({"t": pa.array([NOON] * 2, TIME), "k": numbers.cast(TIME), "v": [2**62, 2**62]})
+    harness = job.harness(rows.schema)
+    harness.feed(rows)
+    with pytest.raises(LimitError, match="sum-overflow") as refused:
+        harness.finish()
+    assert refused.value.context["group"]["k"].startswith(str(2**60))
+
+
 LARGE = [2**62, 2**62, -1]
 
 

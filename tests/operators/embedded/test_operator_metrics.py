@@ -18,7 +18,7 @@ from tests.helpers import operator_messages as windows
 from tests.helpers.process import few
 from tidestate.operators import DeliveryId, JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.log.manifest import state_size
 
 
 def values(text: str) -> dict[str, dict[str, float]]:

@@ -42,7 +42,7 @@ from tidestate.operators.embedded import operator as embedded_operator
 from tidestate.operators.embedded.operator import Flushed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.messages.tables import Retention

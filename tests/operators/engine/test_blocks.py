@@ -11,8 +11,8 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.micro_batch import Block, blocks_of, rows_by_partition, spans
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.tables import TIME
 
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("place", pa.int64())])
@@ -58,7 +58,7 @@ def test_ledger_rows_and_counters_reach_one_task() -> None:
     blocks = [block for own in arrived for block in own]
     rejected = [row for block in blocks if block.rejected is not None for row in block.rejected["place"].to_pylist()]
     assert sorted(rejected) == [10, 20, 30]
-    assert sum(block.header.counters.get("events", 0) for block in blocks) == 33
+    assert sum(block.counters.get("events", 0) for block in blocks) == 33
     assert [len(own) for own in arrived] == [3, 3]
     assert sorted(
         p for own in arrived for rows in rows_by_partition(own).values() for p in rows["place"].to_pylist()

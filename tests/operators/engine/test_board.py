@@ -24,7 +24,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
 from tests.servers.prometheus import PROGRAM, WHY_NOT, Prometheus, prometheus
-from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.log.manifest import state_size
 from tidestate.recovery.retention.rules import CheckpointRetention
 
 MONITORING = ROOT / "docs" / "monitoring"

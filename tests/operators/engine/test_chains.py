@@ -18,7 +18,7 @@ from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_cou
 from tests.helpers.process import LONG, few, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 from tidestate.statestore.spec.tables import TIME

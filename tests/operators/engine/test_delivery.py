@@ -19,7 +19,7 @@ from tidestate.operators.describe.sinks import ArrowSink, Sinks
 from tidestate.operators.engine import delivery
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet

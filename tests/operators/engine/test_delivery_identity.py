@@ -24,7 +24,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale

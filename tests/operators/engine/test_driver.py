@@ -32,7 +32,7 @@ from tests.twins.naive import Setting
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint

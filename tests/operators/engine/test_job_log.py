@@ -21,12 +21,12 @@ from tidestate.operators.engine.job_log import (
     RejectedSince,
     crosses_gap,
     is_minute_over,
+    leapt,
+    time_steps,
 )
-from tidestate.operators.engine.partitions import TaskResult
-from tidestate.operators.progress.input_progress import highest, leapt, peak_of, time_steps
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.progress.tracker import Peak, TimeSteps, Tracker
+from tidestate.operators.engine.micro_batch import TaskResult
+from tidestate.operators.progress.progress import Peak, Progress, TimeSteps, highest, peak_of
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
 
@@ -151,7 +151,7 @@ def test_a_name_is_warned_of_once_a_minute() -> None:
 
 
 def answer(rejected: dict[str, int], example: str) -> TaskResult:
-    return TaskResult("a", (0, 1), (), Progress(Tracker({})), rejected=rejected, example=example)
+    return TaskResult("a", (0, 1), (), Progress({}), rejected=rejected, example=example)
 
 
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:

@@ -28,8 +28,7 @@ from tidestate import agg
 from tidestate.operators.engine.exposition import address_of, exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
-from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.log.manifest import SparkPosition, state_size
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.statestore.errors import UnavailableError, UsageError
 

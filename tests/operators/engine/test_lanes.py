@@ -20,12 +20,12 @@ from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tidestate.operators import DeliveryId
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.engine import delivery, lanes
+from tidestate.operators.engine import delivery, driver
 from tidestate.operators.engine.exposition import exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import output_of
+from tidestate.recovery.log.manifest import output_of
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UnavailableError, UsageError
@@ -56,9 +56,9 @@ class Sink:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "PAUSE_S", 0.001)
-    monkeypatch.setattr("tidestate.operators.engine.lanes.PAUSE_S", 0.0)
-    monkeypatch.setattr("tidestate.operators.engine.lanes.LONGEST_PAUSE_S", 0.0)
-    monkeypatch.setattr("tidestate.operators.engine.lanes.LEFT_ALONE", 0)
+    monkeypatch.setattr("tidestate.operators.engine.driver.PAUSE_S", 0.0)
+    monkeypatch.setattr("tidestate.operators.engine.driver.LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr("tidestate.operators.engine.driver.LEFT_ALONE", 0)
 
 
 def put_out(root: Path, kind: str = "panes") -> list[DeliveryId]:
@@ -182,12 +182,12 @@ def test_a_sink_of_panes_that_is_behind_repeats_nothing_for_that_of_late_rows(tm
 def test_a_lane_is_full_at_its_bound_and_rests_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine times as long as the refusal took; where that was nothing, twice as long each time, up to five seconds."""
     now, head = [100.0], example()
-    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for name, value in (("PAUSE_S", 0.05), ("LONGEST_PAUSE_S", 5.0), ("LEFT_ALONE", 9)):
-        monkeypatch.setattr(lanes, name, value)
-    lane = lanes.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 2)
+        monkeypatch.setattr(driver, name, value)
+    lane = driver.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 2)
     assert lane.full(head)
-    assert not lanes.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 1).full(head)
+    assert not driver.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 1).full(head)
 
     def rests(seconds: float) -> None:
         now[0] += seconds - 0.01

@@ -18,8 +18,7 @@ from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.engine import delivery
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Delivered
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import Delivered, DeliveryId
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale

@@ -26,9 +26,8 @@ from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import BEGINNING_US, Watermarks
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import InputPosition
 from tidestate.statestore.arrays import Flags, Times

@@ -14,7 +14,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
 from tidestate import agg
-from tidestate.operators.engine.process import PHASES, Stopwatch, round_times
+from tidestate.operators.engine.tasks import PHASES, Stopwatch, round_times
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 

@@ -20,8 +20,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import tasks
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, spans
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -144,7 +143,7 @@ def test_after_another_setting_every_partition_looks_again(tmp_path: Path, ran: 
 
 
 def _publish(checkpoint: Checkpoint, operator: Any) -> None:
-    from tidestate.recovery.log.successor import successor
+    from tidestate.recovery.log.manifest_file import successor
 
     checkpoint.publish(successor(checkpoint.chosen(None), "fence", "w", 0, operators={"job": operator}))
 
@@ -200,8 +199,7 @@ def changed(one: TaskResult, **changes: Any) -> TaskResult:
 
 def test_a_partition_that_was_not_known_to_be_idle_must_answer(started: Job) -> None:
     (found,) = InProcess().run(started.micro_batch(0), [rows((2, "a"))])
-    late = msgspec.structs.replace(found.progress.tracker, watermark_us=2**63 - 1)
-    ended = changed(found, progress=msgspec.structs.replace(found.progress, tracker=late))
+    ended = changed(found, progress=msgspec.structs.replace(found.progress, watermark_us=2**63 - 1))
     with pytest.raises(InvariantError, match="with something to do answers"):
         started.commit([ended], "batch", Position())
 

@@ -16,7 +16,7 @@ from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.windows import step
-from tidestate.operators.windows.triggers import check_on_time
+from tidestate.operators.windows.step import check_on_time
 from tidestate.statestore.errors import InvariantError
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -20,7 +20,7 @@ from tidestate.operators.cli.serve import serve_command
 from tidestate.operators.inspect.report.document import report_page
 from tidestate.operators.inspect.report.server import ReportServer
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.log.manifest import state_size
 from tidestate.statestore.errors import NotFoundError, UnavailableError
 
 LOCAL = ("127.0.0.1", 0)

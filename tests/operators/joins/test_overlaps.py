@@ -28,7 +28,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.streams.nodes import CtiSettings
 from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -16,7 +16,7 @@ from tests.helpers.session_join_play import Play, joins
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, bound, by_side, numbered, rows, seconds
 from tests.twins.sessions import ENDED, Brute
 from tidestate import OperatorStream
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 

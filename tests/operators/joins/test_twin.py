@@ -15,7 +15,7 @@ from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, drawn, obs
 from tests.helpers.process import LONG, examples, few
 from tests.helpers.two_streams import bound
 from tests.twins.join import SIDES, Twin
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.spec.store import StoreConfig
 
 DECIDING = (277, 663)

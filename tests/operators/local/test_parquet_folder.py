@@ -32,9 +32,8 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
-from tidestate.recovery.spark.spark_log import SparkLog, file_url
+from tidestate.recovery.spark.spark_log import SparkLog, file_url, load_files
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -23,7 +23,7 @@ from tidestate.operators.plan.input_spec import (
     time_in_range,
     window_checks,
 )
-from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
+from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT
 from tidestate.statestore.errors import UsageError
 
 LONG = "x" * (1 << 17)

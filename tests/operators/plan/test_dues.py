@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import next_by_clock, next_due, with_dues, with_expiry
 from tidestate.operators.plan.transition import Timer, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores.memory import MemoryStore

@@ -15,7 +15,7 @@ from tests.helpers.process import LONG, few
 from tidestate import Aggregation, agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -12,7 +12,7 @@ from tests.helpers.advance_time import Row, ctis, run
 from tests.twins.cti import CtiTwin
 from tidestate.operators.progress.advance_time import SHAPES, Advance
 from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
-from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.watermarks import LAST_US
 
 instants = st.integers(0, 20)
 rows = st.builds(

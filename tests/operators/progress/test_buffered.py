@@ -19,9 +19,8 @@ from tests.helpers.internals import job_of, plan_of
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import agg, watermark
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.cut_buffers import ArrivedBuffers, arrived_buffers, distinct_buffers
-from tidestate.operators.progress.origins import gaps_waited_for
+from tidestate.operators.progress.origins import buffers, gaps_waited_for
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory
 

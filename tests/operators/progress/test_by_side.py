@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.bundles import other_needs
 from tests.helpers.internals import job_of
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.watermark import SourceReading, SourceReport, cti_settings, generate_ctis
 
 SECOND = 1_000_000
@@ -177,7 +178,7 @@ def test_a_side_that_reads_an_operator_follows_it_whatever_the_other_has(generat
     tested.advance_processing_time(100 * SECOND)
     panes = tested.feed({"clicks": rows(1, 30), "other": rows(31)})
     assert panes["left_n"].to_pylist() == [1]
-    assert job_of(tested).progress["met"].tracker.sources.keys() == {"left", "right"}
+    assert job_of(tested).progress["met"].sources.keys() == {"left", "right"}
     tested.finish()
 
 
@@ -206,7 +207,7 @@ def test_ctis_of_one_side_next_to_a_delay(tmp_path: Path) -> None:
     assert watermark_of(tested) == 8
     operator = evidence.operator(evidence.manifests(tmp_path)[-1])
     assert operator["advances"]["left"]["dropped"] == 1
-    assert evidence.manifests(tmp_path)[-1]["needs"] == ["generator-by-side/1"]
+    assert other_needs(evidence.manifests(tmp_path)[-1]["needs"]) == ["generator-by-side/1"]
 
 
 def test_ctis_are_imported_from_another_side_next_to_a_delay() -> None:

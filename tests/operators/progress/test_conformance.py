@@ -14,8 +14,7 @@ from tests.conformance.case import read
 from tests.conformance.run import Result, run
 from tests.helpers.checkout import CASES
 from tests.helpers.process import LONG, few
-from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.origins import advance_origins, origins
+from tidestate.operators.progress.origins import advance_origins, buffers, origins
 
 Raw = dict[str, Any]
 CARRIED: list[Raw] = [

@@ -23,7 +23,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import ADVANCE_REASONS, SHAPES, Advance, advance, lifetimes
 from tidestate.operators.progress.cti_settings import advance_time
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.store import Memory
@@ -312,12 +312,12 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
         found = []
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
-            headers, refused = map_side(micro_batch, given_.to_batches(max_chunksize=1))
+            blocks, refused = map_side(micro_batch, given_.to_batches(max_chunksize=1))
             rejected = [rows["at"].to_pylist() for rows in refused]
-            (after,) = micro_batch.after({"job": [header.claims for header in headers]}).values()
+            (after,) = micro_batch.after({"job": [block.claims for block in blocks]}).values()
             total_ = Counter[str]()
-            for header in headers:
-                total_.update(header.counters)
+            for block in blocks:
+                total_.update(block.counters)
             found.append(
                 (after.generator.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_)
             )

@@ -15,7 +15,7 @@ from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.input_progress import restarted_progress
+from tidestate.operators.progress.progress import restarted_progress
 from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
@@ -97,7 +97,7 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> 
     (plan,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).plans.values()
     grown = restarted_progress(plan.input.watermarks, progress)
     assert [origin for origin, *_ in grown.generator.buffers[""].origins.origins] == [1, 2]
-    assert sorted(grown.tracker.sources) == ["1", "2"]
+    assert sorted(grown.sources) == ["1", "2"]
 
 
 @st.composite

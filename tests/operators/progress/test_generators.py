@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tidestate import watermark
 from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
-from tidestate.operators.progress.tracker import Generator, SourceReport, merged
+from tidestate.operators.progress.progress import Generator, SourceReport, merged
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, progress_families
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
+from tidestate.operators.progress.origins import OriginCounters
+from tidestate.operators.progress.progress import Progress, SourceReport, begin, observe
 from tidestate.operators.progress.watermarks import sources
 
 SECOND = 1_000_000
 
 
-def tracker() -> Tracker:
+def tracker() -> Progress:
     settings = sources("A", 'b "2"\n\\', "idle", idle_timeout="1 second")
     reports = {"A": SourceReport(100 * SECOND, rows=3), 'b "2"\n\\': SourceReport(90 * SECOND + 1, rows=1)}
     known = observe(settings, begin(settings), reports, 101 * SECOND)

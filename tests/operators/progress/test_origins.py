@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.origins import Buffer, after, arrive, round_trip
-from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
     OriginsStep,
     advance_origins,
     assigned,
+    buffers,
     end,
     origins,
     save,
     wait,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LAST_US
 from tidestate.statestore.errors import UsageError
 
 

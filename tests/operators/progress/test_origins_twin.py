@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.origins import Buffer, after, arrive, round_trip
-from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
     advance_origins,
+    buffers,
     origins,
     save,
     wait,
 )
+from tidestate.operators.progress.watermarks import BEGINNING_US, LAST_US
 
 
 class Twin:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.output_watermark import pulled_back
 
 

@@ -22,9 +22,8 @@ from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.tasks import InProcess
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
-from tidestate.operators.progress.watermarks import sources
+from tidestate.operators.progress.progress import Progress, SourceReport, begin, observe
+from tidestate.operators.progress.watermarks import BEGINNING_US, sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention
@@ -66,7 +65,7 @@ def twin(steps: list[tuple[int, int | None]], quiet: int) -> list[int]:
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 50)), max_size=12), st.integers(0, 12))
 def test_a_twin_counts_it_second_by_second(moves: list[tuple[int, int | None]], quiet: int) -> None:
     clock, steps, found, about = 0, [], list[int](), sources("a")
-    tracker: Tracker = begin(about)
+    tracker: Progress = begin(about)
     for further, event in moves:
         clock += further
         steps.append((clock, event))

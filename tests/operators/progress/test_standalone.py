@@ -15,8 +15,7 @@ from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.input_progress import combined_progress, first_progress
-from tidestate.operators.progress.tracker import Generator
+from tidestate.operators.progress.progress import Generator, combined_progress, first_progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory
@@ -120,10 +119,10 @@ def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> Non
     assert settings is not None
     progress = combined_progress(settings, first_progress(settings), [], 0)
     waited = combined_progress(settings, progress.skipping_idle_time(20 * SECOND), [], 24 * SECOND)
-    assert {one.quiet_us for one in waited.tracker.sources.values()} == {4 * SECOND}
-    assert {one.standing for one in waited.tracker.sources.values()} == {"counted"}
+    assert {one.quiet_us for one in waited.sources.values()} == {4 * SECOND}
+    assert {one.standing for one in waited.sources.values()} == {"counted"}
     planned_before = combined_progress(settings, waited, [], 21 * SECOND)
-    assert planned_before.tracker.clock_backward == 0
+    assert planned_before.clock_backward == 0
     assert first_progress(settings).skipping_idle_time(SECOND) == first_progress(settings)
 
 

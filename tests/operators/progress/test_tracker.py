@@ -13,18 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, merged, observe, reset_sources
-from tidestate.operators.progress.watermarks import Sources, sources
+from tidestate.operators.progress.progress import Progress, SourceReport, begin, merged, observe, reset_sources
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, Sources, sources
 from tidestate.statestore.errors import UsageError
 
 
-def after_marks(tracker: Tracker, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Tracker:
+def after_marks(tracker: Progress, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Progress:
     return observe(settings, tracker, {name: SourceReport(mark) for name, mark in marks.items()}, now_us)
 
 
-def asked(settings: Sources, tracker: Tracker, now_us: int, **reports: SourceReport) -> Tracker:
+def asked(settings: Sources, tracker: Progress, now_us: int, **reports: SourceReport) -> Progress:
     """A round in which every source was asked."""
     return observe(settings, tracker, {name: SourceReport() for name in tracker.sources} | reports, now_us)
 
@@ -92,7 +91,7 @@ def test_ours_a_generated_watermark_below_the_last_is_no_step_back() -> None:
 def test_ripple_the_tracker_is_reset_to_the_checkpoints_watermark() -> None:
     settings = sources("A", "B", idle_timeout="1 second")
     tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50}, now_us=5)
-    saved = msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker)
+    saved = msgspec.json.decode(msgspec.json.encode(tracker), type=Progress)
     assert saved == tracker
     again = reset_sources(saved)
     assert (again.watermark_us, again.sources) == (50, tracker.sources)
@@ -366,7 +365,7 @@ def test_the_tracker_agrees_with_its_twin_also_after_restores(history: Any, rest
     tracker, twin, now = begin(settings), Twin(), 0
     for number, (given_, passed) in enumerate(history):
         if number in restores:
-            tracker = reset_sources(msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker))
+            tracker = reset_sources(msgspec.json.decode(msgspec.json.encode(tracker), type=Progress))
             twin.now = None
         now += passed
         before = tracker.watermark_us

@@ -19,7 +19,7 @@ from tests.helpers.two_streams import SECOND, STORES, TIME
 from tidestate import OperatorStream, Stream
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.store import StoreConfig
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.spark.in_driver import _tried
 from tidestate.statestore.errors import CorruptionError, InvariantError, UsageError
 

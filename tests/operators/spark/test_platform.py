@@ -13,7 +13,7 @@ PARTS = ("statestore", "operators", "recovery")
 DOORS = {
     "operators/spark/classic_platform.py",
     "operators/spark/platform.py",  # the class of py4j's errors
-    "operators/spark/rdd_transport.py",  # RDDs
+    "operators/spark/transport.py",  # RDDs
     "operators/spark/scan/extract.py",  # the plan of a stream as values
 }
 OF_THE_JVM = {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_jschema", "_sc", "sparkContext", "rdd", "parallelize"}

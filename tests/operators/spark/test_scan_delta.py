@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidestate.operators.spark.scan.analysed import DeltaFiles, PlanStep, ReaderSettings, StreamColumn, StreamRelation
+from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import DELTA, REBASE, DirectScan, Fallback, decide
-from tidestate.operators.spark.scan.located import InputFiles
 from tidestate.operators.spark.scan.reader import read_ranges
 
 PLAIN = ReaderSettings({REBASE: "CORRECTED"})

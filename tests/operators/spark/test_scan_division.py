@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidestate.operators.spark.scan.files import MIB, OPENING_BYTES, FileRange, divide, row_groups
+from tidestate.operators.spark.scan.reader import MIB, OPENING_BYTES, FileRange, divide, row_groups
 
 SIZES = st.integers(0, 1 << 20) | st.integers(0, 400 * MIB)
 

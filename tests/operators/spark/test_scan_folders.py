@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import Branch, Condition, DirectScan, FileColumn, PathColumn, PathValue
-from tidestate.operators.spark.scan.files import FileRange
 from tidestate.operators.spark.scan.folders import NULL, path_values
-from tidestate.operators.spark.scan.located import InputFiles
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import FileRange, read_ranges
 from tidestate.recovery.spark.spark_log import file_url
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from tidestate.operators.spark.scan import reader
 from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn
-from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, read_ranges
 
 NEW = {"org.apache.spark.version": "4.0.0"}
 OLD = [date(1850, 1, 1), None]

@@ -15,10 +15,9 @@ import pytest
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.s3 import options_of, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401
 from tidestate.operators.spark.scan import reader
+from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn, PathColumn
-from tidestate.operators.spark.scan.files import FileRange, NeedsJvmError, divide
-from tidestate.operators.spark.scan.located import InputFiles
-from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, divide, read_ranges
 from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.foreign import bucket_and_key
 from tidestate.statestore.storage.options import CarriedRoot

@@ -13,7 +13,7 @@ import tidestate as ts
 from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.plan.slicing import Slicing
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.spark.sql_partials import SqlPlan, joined_halves, sql_plan
 from tidestate.operators.spark.types import arrow_schema
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.children.decoded import SPOILED, decoded_sums, texts
+from tests.helpers.forked import Forked
 from tests.helpers.runners import RUNNERS, panes
 from tidestate import Aggregation, OperatorStream, Stream, agg
 from tidestate.operators import Policy
@@ -238,6 +241,49 @@ def test_rows_are_put_back_by_the_schema_of_then(known: bool, tmp_path: Path) ->
     assert standing(root)[0] == newest
 
 
+def test_rows_of_another_column_stay_in_the_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A row that could not be decoded is never an event of nulls, whatever became of ``decode=``."""
+
+    def job(column: str | None, **renames: Any) -> Aggregation:
+        decode = None if column is None else ts.json(column, {"v": "int64"})
+        events = ts.stream(event_time="t", decode=decode).group_by("k").window(ts.tumbling("10 seconds"))
+        counted = events.aggregate(n=agg.count()).retain_windows("1 day")
+        return counted.renamed(columns=renames) if renames else counted
+
+    times = pa.array([1_000_000, 2_000_000]).cast(TIME)
+    rows = pa.table(
+        {"value": [b'{"v": 1}', BAD], "payload": [b"{}", b"{}"], "v": [1, 1], "k": ["a", "a"], "t": times}
+    )
+    for name, changed in {"other": job("payload"), "none": job(None)}.items():
+        root = tmp_path / name
+        job("value").standalone(checkpoint=root).run([rows])
+        running = changed.standalone(checkpoint=root)
+        running.run([rows])
+        caplog.clear()
+        running.reprocess_late()
+        running.run([rows], drain=True)
+        assert "1 rows of windows that could not be decoded stay in the ledger" in caplog.text
+        assert [row["n"] for row in standing(root)] == [1]
+        assert [row["reason"] for row in ledger(root)] == ["undecodable"]
+
+
+def test_a_renamed_field_keeps_the_values_of_late_rows(tmp_path: Path) -> None:
+    root, fields = tmp_path / "root", {"k": "string", "t": TIME}
+
+    def job(name: str, result: Any, **renames: str) -> Aggregation:
+        events = stream({**fields, name: "int64"}).group_by("k").window(ts.tumbling("10 seconds"))
+        summed = events.aggregate(total=result).retain_windows("1 day").allowed_lateness("1 second")
+        return summed.renamed(columns=renames) if renames else summed
+
+    batches = [values(text(100)), values(text(1, v=7), BAD, first=2)]
+    job("v", agg.sum("v")).standalone(checkpoint=root).run(batches)
+    running = job("w", agg.sum("w"), v="w").standalone(checkpoint=root)
+    running.run(batches)
+    running.reprocess_late()
+    assert [row["total"] for row in standing(root)] == [7]
+    assert sorted(row["reason"] for row in ledger(root)) == ["undecodable", "very_late"]
+
+
 def test_a_reason_alone_would_pass_over_the_others(tmp_path: Path) -> None:
     running = totals(stream()).standalone(checkpoint=tmp_path / "root")
     running.run([values(text(1), BAD), values(text(100), first=2), values(text(2), first=3)])
@@ -329,6 +375,8 @@ def test_what_is_no_schema() -> None:
     [
         ({**FIELDS, "m": pa.map_(pa.string(), pa.string())}, VALUES, "decode-type"),
         ({**FIELDS, "t": pa.timestamp("us")}, VALUES, "decode-type"),
+        ({**FIELDS, "s": pa.struct([("a", pa.int64()), ("a", pa.int64())])}, VALUES, "decode-type"),
+        ({**FIELDS, "d": pa.decimal128(10, -2)}, VALUES, "decode-type"),
         (FIELDS, VALUES.set(0, pa.field("value", pa.int64())), "decode-column"),
         (FIELDS, VALUES.remove(0), "column-missing"),
         ({"k": "string", "t": TIME}, VALUES, "column-missing"),
@@ -352,3 +400,17 @@ def test_schemas_of_spark_and_arrow() -> None:
     wanted = ts.json("value", {"k": "string", "t": TIME, "v": pa.int64()})
     assert ts.json("value", of_spark) == wanted
     assert ts.json("value", pa.schema([("k", pa.string()), ("t", TIME), ("v", pa.int64())])) == wanted
+
+
+@pytest.mark.parametrize("death", ["before-manifest:5", "after-manifest:5", "before-manifest:2"])
+def test_killed_at_a_side_of_the_commit(death: str, tmp_path: Path) -> None:
+    process = Forked("tests.children.decoded", tmp_path / "killed", death)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    roots = [tmp_path / "killed", tmp_path / "alone"]
+    for root in roots:
+        decoded_sums().standalone(checkpoint=root).run(texts(), drain=True)
+    assert panes(roots[0]) == panes(roots[1])
+    names = ["t", "k", "v", "value", "reason", "watermark"]  # the checkpoints of the other run have other numbers
+    assert chosen(ledger(roots[0]), names) == chosen(ledger(roots[1]), names)
+    assert [row["value"] for row in ledger(roots[0]) if row["reason"] == "undecodable"] == [SPOILED] * 16

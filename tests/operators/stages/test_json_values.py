@@ -166,6 +166,13 @@ def test_instants(text: str, instant: str | None) -> None:
         assert (row and as_moment(row["t"]).isoformat()) == instant
 
 
+def test_a_decimal_has_no_more_digits_than_its_type() -> None:
+    schema = pa.schema([("d", pa.decimal128(10, 2))])
+    values = [b'{"d":12345678e2}', b'{"d":1234567e1}', b'{"d":"0.50"}', b'{"d":1.505}', b'{"d":99999999.99}']
+    found = [row and str(row["d"]) for row in decoded(schema, values)]
+    assert found == [None, "12345670.00", "0.50", None, "99999999.99"]
+
+
 def test_numbers_that_are_times() -> None:
     schema = pa.schema([("t", TIME_ZONED), ("l", pa.list_(TIME_ZONED))])
     for epoch, number, us in (("s", -1, -1_000_000), ("ms", 5, 5000), ("us", 5, 5), ("ns", -1, -1), ("ns", 1999, 1)):
@@ -187,6 +194,13 @@ def test_many_bad_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPa
     assert found.flags.tolist() == [n % 7 != 3 for n in range(500)]
     assert found.rows["a"].to_pylist() == [n for n in range(500) if n % 7 != 3]
     assert found.rows["b"].to_pylist() == ["y" * (n % 90) for n in range(500) if n % 7 != 3]
+
+
+def test_as_many_objects_as_values_are_not_one_in_each() -> None:
+    values = [b'{"a":1,"other":[', b'{"a":2}]}', b'{"a":3}{"a":4}', b'{"a":5}']
+    assert decoded(SCHEMA, values) == [None, None, None, {"a": 5, "b": None}]
+    for values in ([b"null"], [b"null", b"null"], [b"{}null", b"null"]):
+        assert decoded(SCHEMA, values) == [None] * len(values)
 
 
 def test_no_rows() -> None:
@@ -241,3 +255,37 @@ def test_types_that_no_value_becomes(kind: pa.DataType, words: str) -> None:
     reason = why_not_json(kind)
     assert words in reason
     assert bool(reason) == bool(words)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("epoch", ["s", "ms", "us", "ns"])
+def test_instants_of_numbers_at_the_edges(unit: Any, epoch: Any) -> None:
+    """As Python counts: what microseconds, or the type, cannot hold is no instant, and nothing goes round."""
+    kind, scale = pa.timestamp(unit, "UTC"), {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    tops = [2**63 // by for by in (1, 10**3, 10**6, 10**9)]
+    numbers = sorted({sign * top + step for top in tops for sign in (1, -1) for step in (-1001, -1, 0, 1)})
+    numbers = [number for number in numbers if -(2**63) <= number < 2**63]
+    rows = decoded(pa.schema([("t", kind)]), [f'{{"t": {number}}}'.encode() for number in numbers], epoch)
+    for number, row in zip(numbers, rows, strict=True):
+        count = number * scale[unit] // scale[epoch]
+        stored_us = count * 10**6 // scale[unit]
+        fits = all(-(2**63) <= bound < 2**63 for bound in (count, stored_us))
+        assert row == ({"t": count} if fits else None), number
+
+
+def test_a_number_that_no_double_holds() -> None:
+    """However it is written, and in a field that nobody reads."""
+    schema = pa.schema([("x", pa.float64())])
+    texts = [
+        "1" + 308 * "0",
+        "1" + 309 * "0",
+        400 * "9",
+        "-" + 309 * "9" + ".0",
+        "1e309",
+        "0." + 400 * "1",
+        "Infinity",
+    ]
+    found = [decoded(schema, [f'{{"{name}": {text}}}'.encode() for text in texts]) for name in ("x", "y")]
+    assert [row is not None for row in found[0]] == [True, False, False, False, False, True, True]
+    assert [row is not None for row in found[1]] == [True, False, False, False, False, True, True]
+    assert decoded(schema, [b'{"y": "' + 400 * b"9" + b'"}']) == [{"x": None}]

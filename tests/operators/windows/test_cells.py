@@ -27,8 +27,8 @@ from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.triggers import Trigger as RealTrigger
 from tidestate.operators.plan.classify import classify
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows import session_slices
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.session_slices import live_parts

@@ -17,8 +17,8 @@ from tests.helpers.process import LONG
 from tidestate import agg, trigger
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows import tables
 from tidestate.operators.windows.names import COARSE
 from tidestate.operators.windows.plan import WindowPlan

@@ -20,8 +20,8 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.expansion import bands
 from tidestate.operators.windows.names import PARTS
 from tidestate.operators.windows.plan import WindowPlan

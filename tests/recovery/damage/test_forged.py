@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.bundles import files_alone
 from tests.helpers.hostile import check_answers, put, run
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, batch, example
@@ -22,7 +23,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import DataError
 from tidestate.statestore.files.tails import tail_of
-from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.store import Parquet, StoreConfig
 
 Ref = dict[str, Any]
 READERS = (
@@ -35,12 +36,18 @@ READERS = (
     ["verify", "--read-data", "100", "--json"],
 )
 
+MORE = [batch([(45 + n, "abcd"[n % 4], n), (46 + n, "abcd"[(n + 1) % 4], 1)]) for n in range(5)]
+LATE = batch([(46, "a", 1), (47, "b", 2), (30, "b", 3)])
+"""Windows that are retained are changed too, so that several tables are."""
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("forged") / "root"
-    store = Parquet(max_levels=4, snapshot_bytes=1)
-    more = [batch([(45 + n, "abcd"[n % 4], n), (46 + n, "abcd"[(n + 1) % 4], 1)]) for n in range(5)]
+    with files_alone():
+        return _made(tmp_path_factory.mktemp("forged") / "root", Parquet(max_levels=4, snapshot_bytes=1), MORE)
+
+
+def _made(folder: Path, store: StoreConfig, more: list[pa.Table]) -> Path:
     example("retracting").standalone(checkpoint=folder, store=store, partitions=2).run([*STREAM, *more])
     return folder
 
@@ -175,6 +182,65 @@ def test_a_manifest_that_is_not_as_its_files_is_refused(
             assert done.output == before[tuple(reader)], (reader, done.output)
     assert "verify" in refused
     assert lie in UNREAD or len(refused) > 1
+
+
+def of_another_part(forged: Forged) -> None:
+    """The bytes of one table in the place of another, in one bundle."""
+    table, other = two_parts(forged)
+    table |= {name: other.get(name, 0) for name in ("start", "bytes", "checksum")}
+
+
+def with_start_of_another(forged: Forged) -> None:
+    table, other = two_parts(forged)
+    table["start"] = other.get("start", 0)
+
+
+def two_parts(forged: Forged) -> list[Ref]:
+    """Changes of two tables in one bundle."""
+    refs = [ref for ref in forged.partitions[0]["files"] if "kind" not in ref and "bundle_bytes" in ref]
+    return next([ref, other] for ref in refs for other in refs if ref["path"] == other["path"] and ref is not other)
+
+
+def part(name: str, by: int) -> Callable[[Forged], None]:
+    def forge(forged: Forged) -> None:
+        ref, _ = two_parts(forged)
+        ref[name] = ref.get(name, 0) + by
+
+    return forge
+
+
+def no_bundle(forged: Forged) -> None:
+    for ref in two_parts(forged):
+        del ref["bundle_bytes"]
+
+
+LIES_OF_PARTS: dict[str, Callable[[Forged], None]] = {
+    "start": part("start", 64),
+    "start below the file": part("start", -(1 << 20)),
+    "start beyond the file": part("start", 1 << 40),
+    "bytes": part("bytes", 8),
+    "more than the bundle has": part("bytes", 1 << 40),
+    "size of the bundle": part("bundle_bytes", 64),
+    "no bundle": no_bundle,
+    "start of another": with_start_of_another,
+    "of another": of_another_part,
+}
+
+
+@pytest.fixture(scope="module")
+def with_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _made(tmp_path_factory.mktemp("bundles") / "root", Parquet(), [LATE])
+
+
+@pytest.mark.parametrize("lie", LIES_OF_PARTS)
+def test_a_manifest_that_is_not_as_its_bundles_is_refused(with_bundles: Path, tmp_path: Path, lie: str) -> None:
+    root = Path(shutil.copytree(with_bundles, tmp_path / "root"))
+    forged = Forged(root)
+    LIES_OF_PARTS[lie](forged)
+    forged.publish()
+    for reader in (["verify", "--read-data", "100", "--json"], ["state"], ["restore", "--json"]):
+        done = run(root, reader)
+        assert isinstance(done.exception, DataError) or (reader[0] == "verify" and done.exit_code), reader
 
 
 def forge_changelog(root: Path, write: Callable[[Path, pa.Table], None]) -> None:

@@ -23,7 +23,7 @@ from tests.helpers.process import LONG, SCRATCH
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.lease import Lease, this_process
-from tidestate.recovery.log.names import is_pin
+from tidestate.recovery.log.manifest import is_pin
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import boundary_path, pin_path
 from tidestate.recovery.retention.collection import collect

@@ -9,7 +9,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.collected import JOB, STORE, TABLES, run
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.names import LAST_NUMBER
+from tidestate.recovery.log.manifest import LAST_NUMBER
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.statestore.errors import CorruptionError
 

@@ -15,8 +15,7 @@ import tidestate as ts
 from tests.helpers.process import LONG
 from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import files_of
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId, files_of
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.retention.collection import collect

@@ -23,8 +23,7 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log import parts
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
-from tidestate.recovery.log.manifest_file import InvalidManifest, check, decode
-from tidestate.recovery.log.successor import origin, successor
+from tidestate.recovery.log.manifest_file import InvalidManifest, check, decode, origin, successor
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rescale import rescale

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.example_manifest import example
 from tidestate.recovery.log.manifest import CheckpointKind, Delivered, Head, Manifest
-from tidestate.recovery.log.successor import STEPS, origin, successor
+from tidestate.recovery.log.manifest_file import STEPS, origin, successor
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.files.refs import FileRef, PartitionState
 

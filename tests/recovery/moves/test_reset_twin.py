@@ -21,8 +21,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId, Manifest
 from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError

@@ -21,9 +21,8 @@ from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
-from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.manifest import DeliveryId, SparkPosition
 from tidestate.recovery.log.moments import checkpoint_at
-from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.rewind import plan_rewind, rewind
 from tidestate.recovery.start.spark_repair import SparkRepair

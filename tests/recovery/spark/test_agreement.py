@@ -26,13 +26,20 @@ from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
 from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, read_as_patterns, read_of, with_files
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_resync, resync
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish_checkpoint
-from tidestate.recovery.spark.spark_log import folded_every
+from tidestate.recovery.spark.spark_log import (
+    NOTHING,
+    KnownFiles,
+    folded_every,
+    followed,
+    read_as_patterns,
+    read_of,
+    with_files,
+)
 from tidestate.statestore.errors import IncompatibleError
 
 FILES = ["metadata", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N - 1, N, N + 1)), f"commits/{N}"]

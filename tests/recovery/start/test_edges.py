@@ -14,8 +14,7 @@ import tidestate as ts
 from tests.helpers.process import in_turn
 from tidestate import Aggregation, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.manifest import DeliveryId, SparkPosition
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

@@ -11,7 +11,7 @@ import tidestate as ts
 from tests.helpers.collected import TABLES, run
 from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.names import differing_in_case
+from tidestate.recovery.log.manifest import differing_in_case
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.start.letter_case import check_letter_case

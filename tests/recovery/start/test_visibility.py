@@ -26,7 +26,7 @@ from tidestate import agg
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify

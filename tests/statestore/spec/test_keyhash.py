@@ -143,3 +143,15 @@ def test_a_time_finer_than_a_microsecond_is_refused_in_our_words() -> None:
 def test_a_small_decimal_has_the_text_spark_gives_it(value: str) -> None:
     keys = pa.table({"k": pa.array([Decimal(value)], pa.decimal128(20, 8))})
     assert hashes(keys) == [naive_hash((Decimal(value),))]
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "timestamp", "date"])
+def test_whole_numbers_of_any_length_hash_like_their_text(kind: str) -> None:
+    most = 2**63 - 1 if kind in ("int64", "timestamp") else 2**31 - 1
+    chance = np.random.default_rng(0)
+    numbers = {max(0, min(most, 10**power + more)) for power in range(20) for more in (-1, 0, 1)}
+    numbers |= {int(number) >> shift for number in chance.integers(0, most, 50) for shift in range(0, 62, 7)}
+    types = {"int64": pa.int64(), "int32": pa.int32(), "timestamp": pa.timestamp("us", "UTC"), "date": pa.date32()}
+    column = pa.array(sorted(numbers), pa.int64() if most > 2**31 else pa.int32()).cast(types[kind])
+    expected = [zlib.crc32(b"%d:%d" % (len(str(number)), number)) for number in sorted(numbers)]
+    assert key_hash(pa.table({"key": column})).tolist() == expected

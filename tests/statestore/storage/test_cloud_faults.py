@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.process import longer
-from tests.servers.clouds import (  # noqa: F401  (fixtures)
-    Cloud,
-    azure_endpoint,
-    cloud,
-    fronts,
-    gcs_endpoint,
-    s3_endpoint,
-)
+from tests.servers.clouds import Cloud
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
 from tidestate.statestore.storage import faults as storage_faults
 from tidestate.statestore.storage.dialects import dialect
@@ -25,7 +18,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def objects(cloud: Cloud, tmp_path: Path) -> Objects:  # noqa: F811
+def objects(cloud: Cloud, tmp_path: Path) -> Objects:
     return Objects(cloud.root, copies=str(tmp_path / "copies"))
 
 
@@ -52,7 +45,7 @@ def objects(cloud: Cloud, tmp_path: Path) -> Objects:  # noqa: F811
     ],
     ids=str,
 )
-def test_a_create_without_a_reply_is_found_out(objects: Objects, cloud: Cloud, faults: list[str]) -> None:  # noqa: F811
+def test_a_create_without_a_reply_is_found_out(objects: Objects, cloud: Cloud, faults: list[str]) -> None:
     cloud.proxy.faults[cloud.writes] = cloud.says(*faults)
     objects.create("m/1", b"mine")
     # What a client that sends twice has not used up is left: the first lost reply is looked into.
@@ -64,7 +57,7 @@ def test_a_create_without_a_reply_is_found_out(objects: Objects, cloud: Cloud, f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["after", "taken", *longer("torn", "before", "conflict", "busy", "throttled")])
-def test_a_create_without_a_reply_may_find_another_writer(objects: Objects, cloud: Cloud, fault: str) -> None:  # noqa: F811
+def test_a_create_without_a_reply_may_find_another_writer(objects: Objects, cloud: Cloud, fault: str) -> None:
     objects.create("m/1", b"theirs")
     for count in (1, 2):
         cloud.proxy.faults[cloud.writes] = cloud.says(*[fault] * count)
@@ -74,7 +67,7 @@ def test_a_create_without_a_reply_may_find_another_writer(objects: Objects, clou
     assert objects.read("m/1") == b"theirs"
 
 
-def test_a_create_that_stays_unknown_says_so(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_create_that_stays_unknown_says_so(objects: Objects, cloud: Cloud) -> None:
     cloud.proxy.faults = {cloud.writes: ["after"] * 2, "HEAD": ["before"] * 99, "GET": ["before"] * 99}
     with pytest.raises(CommitUnknownError, match="start again") as caught:
         objects.create("m/1", b"mine")
@@ -85,7 +78,7 @@ def test_a_create_that_stays_unknown_says_so(objects: Objects, cloud: Cloud) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["busy", "forbidden", *longer("throttled", "expired", "invalid")])
-def test_a_create_that_was_refused_did_not_happen(objects: Objects, cloud: Cloud, fault: str) -> None:  # noqa: F811
+def test_a_create_that_was_refused_did_not_happen(objects: Objects, cloud: Cloud, fault: str) -> None:
     cloud.proxy.faults[cloud.writes] = cloud.says(*[fault] * 99)
     # Google does not promise that nothing happened before a 503.
     unclear = (cloud.name, fault) == ("gcs", "busy")
@@ -97,7 +90,7 @@ def test_a_create_that_was_refused_did_not_happen(objects: Objects, cloud: Cloud
 
 
 @pytest.mark.parametrize("refusal", ["forbidden", *longer("busy", "throttled")])
-def test_a_refusal_after_a_lost_reply_is_looked_into(objects: Objects, cloud: Cloud, refusal: str) -> None:  # noqa: F811
+def test_a_refusal_after_a_lost_reply_is_looked_into(objects: Objects, cloud: Cloud, refusal: str) -> None:
     """Whether the client itself has sent the request again, or we: what is there decides."""
     objects.create("m/0", b"warm")
     cloud.proxy.faults[cloud.writes] = [*cloud.says("after"), *cloud.says(*[refusal] * 99)]
@@ -107,7 +100,7 @@ def test_a_refusal_after_a_lost_reply_is_looked_into(objects: Objects, cloud: Cl
 
 
 @pytest.mark.slow
-def test_what_may_pass_is_tried_again(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_what_may_pass_is_tried_again(objects: Objects, cloud: Cloud) -> None:
     cloud.proxy.faults = {
         cloud.writes: cloud.says("before", "before", "busy"),
         "GET": cloud.says("failing", "after", "torn", "throttled"),
@@ -125,7 +118,7 @@ def test_what_may_pass_is_tried_again(objects: Objects, cloud: Cloud) -> None:  
     assert objects.names("") == []
 
 
-def test_who_may_not_is_told_so_and_tried_once(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_who_may_not_is_told_so_and_tried_once(objects: Objects, cloud: Cloud) -> None:
     acts: list[Callable[[], object]] = [
         lambda: objects.read("a"),
         lambda: objects.names("a"),
@@ -145,7 +138,7 @@ def test_who_may_not_is_told_so_and_tried_once(objects: Objects, cloud: Cloud) -
 
 
 @pytest.mark.slow
-def test_credentials_that_expire_in_the_middle(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_credentials_that_expire_in_the_middle(objects: Objects, cloud: Cloud) -> None:
     """Nothing is lost or done twice: the same calls succeed when there are new ones."""
     objects.create("m/1", b"before")
     cloud.proxy.expired = cloud.service.codes["expired"]
@@ -159,7 +152,7 @@ def test_credentials_that_expire_in_the_middle(objects: Objects, cloud: Cloud) -
     assert (objects.names("m"), objects.read("m/2")) == (["1", "2"], b"mine")
 
 
-def test_a_create_whose_credentials_expired_after_it_was_carried_out(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_create_whose_credentials_expired_after_it_was_carried_out(objects: Objects, cloud: Cloud) -> None:
     objects.create("m/0", b"warm")
     cloud.proxy.faults = {
         cloud.writes: cloud.says("after", *["expired"] * 99),
@@ -172,7 +165,7 @@ def test_a_create_whose_credentials_expired_after_it_was_carried_out(objects: Ob
     objects.create("m/1", b"mine")
 
 
-def test_nobody_at_the_endpoint(objects: Objects, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_nobody_at_the_endpoint(objects: Objects, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in cloud.service.variables("http://127.0.0.1:9").items():
         monkeypatch.setenv(variable, value)
     acts: list[Callable[[], object]] = [
@@ -191,7 +184,7 @@ def test_nobody_at_the_endpoint(objects: Objects, cloud: Cloud, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_server_that_says_nothing(objects: Objects, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_server_that_says_nothing(objects: Objects, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_faults, "PATIENCE", 0.2)
     monkeypatch.setattr(dialect, "UPLOAD_SECONDS", 0.1)
     cloud.proxy.chance = lambda method: 1.0 if method == cloud.writes else None
@@ -203,7 +196,7 @@ def test_a_server_that_says_nothing(objects: Objects, cloud: Cloud, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_reader_hears_of_trouble_in_our_words(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_reader_hears_of_trouble_in_our_words(objects: Objects, cloud: Cloud) -> None:
     objects.put("big", bytes(2 * MIB))
     with objects.open_input("big", 2 * MIB) as source:
         cloud.proxy.faults["GET"] = cloud.says("before", "before", "failing")

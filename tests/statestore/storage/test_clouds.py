@@ -12,14 +12,7 @@ from azure.storage.blob import BlobServiceClient
 from tests.helpers.process import LONG
 from tests.helpers.races import processes_race, threads_race
 from tests.servers.azure import connection_string, signed_once
-from tests.servers.clouds import (  # noqa: F401  (fixtures)
-    Cloud,
-    azure_endpoint,
-    cloud,
-    fronts,
-    gcs_endpoint,
-    s3_endpoint,
-)
+from tests.servers.clouds import Cloud
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, NotFoundError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
@@ -29,11 +22,11 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def objects(cloud: Cloud, tmp_path: Path) -> Objects:  # noqa: F811
+def objects(cloud: Cloud, tmp_path: Path) -> Objects:
     return Objects(cloud.root, copies=str(tmp_path / "copies"))
 
 
-def test_what_is_put_is_read(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_what_is_put_is_read(objects: Objects, cloud: Cloud) -> None:
     objects.put("a/b", b"bytes")
     objects.put("a/c", pa.py_buffer(b"buffer"))
     objects.put("a/d/e", b"")
@@ -52,12 +45,12 @@ def test_what_is_put_is_read(objects: Objects, cloud: Cloud) -> None:  # noqa: F
     assert objects._storage._range("a/b", 100, 200) == b"", "it ends before"  # type: ignore[union-attr]
 
 
-def test_spark_reads_it_by_hadoop_s_name(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_spark_reads_it_by_hadoop_s_name(objects: Objects, cloud: Cloud) -> None:
     bucket = cloud.service.spark.format(cloud.bucket)
     assert objects.locate("a/b") == objects.url("a/b") == f"{bucket}/some/prefix/a/b"
 
 
-def test_one_place_has_one_name(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_one_place_has_one_name(objects: Objects, cloud: Cloud) -> None:
     objects.put("a", b"data")
     for scheme in (cloud.service.scheme, *objects._storage.dialect.aliases):  # type: ignore[union-attr]
         same = Objects(f"{scheme}://{cloud.bucket}/some/prefix/")
@@ -76,7 +69,7 @@ def test_what_is_not_there(objects: Objects) -> None:
     objects.delete("a/b")
 
 
-def test_a_bucket_that_is_not_there_is_not_an_empty_one(objects: Objects, cloud: Cloud, tmp_path: Path) -> None:  # noqa: F811
+def test_a_bucket_that_is_not_there_is_not_an_empty_one(objects: Objects, cloud: Cloud, tmp_path: Path) -> None:
     gone = Objects(f"{cloud.service.scheme}://no-such-bucket/root", copies=str(tmp_path / "copies"))
     acts = [
         lambda: gone.read("a"),
@@ -90,7 +83,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(objects: Objects, cloud:
             act()
 
 
-def test_a_list_has_what_others_have_just_written(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_list_has_what_others_have_just_written(objects: Objects, cloud: Cloud) -> None:
     assert (objects.names("m"), objects.exists("m/1")) == ([], False)
     other = RemoteStorage(cloud.root)
     for number in range(1, 4):
@@ -101,7 +94,7 @@ def test_a_list_has_what_others_have_just_written(objects: Objects, cloud: Cloud
 
 
 @pytest.mark.slow
-def test_a_list_of_many_pages_is_whole(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_list_of_many_pages_is_whole(objects: Objects, cloud: Cloud) -> None:
     count = 1100 if LONG else 40
     for number in range(count):
         objects.put(f"m/{number:04d}", b"")
@@ -162,7 +155,7 @@ def test_bytes_that_end_an_upload_s_form_are_not_cut_in_silence(objects: Objects
 
 
 @pytest.mark.slow
-def test_a_folder_moves_and_what_stands_for_folders_goes(objects: Objects, cloud: Cloud) -> None:  # noqa: F811
+def test_a_folder_moves_and_what_stands_for_folders_goes(objects: Objects, cloud: Cloud) -> None:
     for name in ("m/", "m/a/", "m/b/"):  # as Hadoop makes them in object stores
         cloud_folder(cloud, f"some/prefix/{name}")
     for name in ("m/1", "m/a/2", "m/a/.hidden", "other", "m1"):
@@ -180,7 +173,7 @@ def test_a_folder_moves_and_what_stands_for_folders_goes(objects: Objects, cloud
     objects.clear("kept")
 
 
-def cloud_folder(cloud: Cloud, key: str) -> None:  # noqa: F811
+def cloud_folder(cloud: Cloud, key: str) -> None:
     """An empty object that stands for a folder, in the way of the service."""
     if cloud.name == "azure":
         with BlobServiceClient.from_connection_string(connection_string(cloud.endpoint)) as client:
@@ -212,7 +205,7 @@ def test_a_forked_worker_has_a_connection_of_its_own(objects: Objects) -> None:
 
 
 def test_a_server_that_does_not_know_the_condition_is_refused(
-    cloud: Cloud,  # noqa: F811
+    cloud: Cloud,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if cloud.name == "azure":

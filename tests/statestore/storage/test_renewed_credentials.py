@@ -20,14 +20,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.azure import signed_once
-from tests.servers.clouds import (  # noqa: F401  (fixtures)
-    Cloud,
-    azure_endpoint,
-    cloud,
-    fronts,
-    gcs_endpoint,
-    s3_endpoint,
-)
+from tests.servers.clouds import Cloud
 from tidestate.operators import Root
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.statestore.errors import CommitUnknownError, UnavailableError
@@ -42,7 +35,7 @@ NAMES = ("first", "second", "third")
 class Issuer:
     """Issues credentials by the names above. The newest alone counts: `renew` makes the ones before worthless."""
 
-    def __init__(self, cloud: Cloud, folder: Path) -> None:  # noqa: F811
+    def __init__(self, cloud: Cloud, folder: Path) -> None:
         self.cloud, self.file, self.used = cloud, folder / "current", list[str]()
         cloud.proxy.knows = self._knows
         cloud.proxy.expired = cloud.service.codes["expired"]
@@ -70,7 +63,7 @@ class Issuer:
 
 
 @pytest.fixture
-def issuer(cloud: Cloud, tmp_path: Path) -> Issuer:  # noqa: F811
+def issuer(cloud: Cloud, tmp_path: Path) -> Issuer:
     return Issuer(cloud, tmp_path)
 
 

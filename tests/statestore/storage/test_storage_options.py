@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.worked_example import STREAM, example
-from tests.servers.clouds import (  # noqa: F401  (fixtures)
-    Cloud,
-    azure_endpoint,
-    cloud,
-    fronts,
-    gcs_endpoint,
-    s3_endpoint,
-)
+from tests.servers.clouds import Cloud
 from tidestate.operators import Root
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.recovery.moves.fork import fork
@@ -35,7 +28,7 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def given(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:  # noqa: F811
+def given(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The options by which the bucket is reached; the environment does not lead there any more."""
     environment = dict(cloud.service.variables(cloud.proxy.url))
     for name in environment:
@@ -50,7 +43,7 @@ def given(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:  # n
     return found[cloud.name]
 
 
-def test_a_job_its_readers_and_its_sink_reach_the_root_by_them(cloud: Cloud, given: dict[str, Any]) -> None:  # noqa: F811
+def test_a_job_its_readers_and_its_sink_reach_the_root_by_them(cloud: Cloud, given: dict[str, Any]) -> None:
     sink = ParquetSink(f"{cloud.root}-panes", storage_options=given)
     job = example("retracting").standalone(checkpoint=cloud.root, storage_options=given, sink=sink)
     panes = job.run(STREAM, drain=True)
@@ -61,7 +54,7 @@ def test_a_job_its_readers_and_its_sink_reach_the_root_by_them(cloud: Cloud, giv
     assert Root(f"{cloud.root}-fork").panes().to_table().num_rows == 0
 
 
-def test_they_go_to_other_processes_and_are_seen_nowhere(cloud: Cloud, given: dict[str, Any]) -> None:  # noqa: F811
+def test_they_go_to_other_processes_and_are_seen_nowhere(cloud: Cloud, given: dict[str, Any]) -> None:
     root = Root(cloud.root, storage_options=given)
     example("retracting").standalone(checkpoint=cloud.root).run(STREAM, drain=True)
     scan = root.panes()
@@ -80,7 +73,7 @@ def test_they_go_to_other_processes_and_are_seen_nowhere(cloud: Cloud, given: di
     assert Objects(cloud.root).exists("tidestate.json")
 
 
-def test_an_error_quotes_none_of_them(cloud: Cloud, given: dict[str, Any]) -> None:  # noqa: F811
+def test_an_error_quotes_none_of_them(cloud: Cloud, given: dict[str, Any]) -> None:
     root_with_options(cloud.root, {**given, "note": SECRET})
     cloud.proxy.expired = cloud.service.codes["forbidden"]
     refusal = cloud.proxy.refusal

@@ -86,3 +86,23 @@ def test_a_search_finds_each_place_and_who_is_there(keys: pa.Table, asked: st.Da
         plainly = [tuple(v.encode() if isinstance(v, str) else v for v in row) for row in below]
         assert place == sum(row < plain for row in plainly)
         assert there == (plain in plainly)
+
+
+KINDS = (np.int64, np.uint64, np.int32, np.int16)
+
+
+@given(drawn=st.data(), kind=st.sampled_from(KINDS))
+def test_packed_sorting_is_stable(drawn: st.DataObject, kind: Any) -> None:
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    values = st.sampled_from([int(least), int(most), 0]) | st.integers(0, 100)
+    codes = np.array(drawn.draw(st.lists(values, max_size=60)), kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "FEW_CODES", 2)
+        assert sorting.sorting(codes).tolist() == np.argsort(codes, kind="stable").tolist()
+
+
+def test_codes_that_leave_no_room_for_places_are_sorted_in_two_passes() -> None:
+    chance = np.random.default_rng(0)
+    for codes in (chance.integers(-(2**63), 2**63 - 1, 5000), chance.integers(0, 2**64 - 1, 5000, np.uint64)):
+        codes = np.concatenate([codes, codes[::-1]])
+        assert sorting.sorting(codes).tolist() == np.argsort(codes, kind="stable").tolist()
