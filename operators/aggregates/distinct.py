@@ -21,41 +21,10 @@ from tidestate.operators.aggregates.aggregate import (
     singles,
     values_per_row,
 )
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.spec.tables import Column, Group
-
-
-@checked
-def set_(column: str) -> Aggregate:
-    """The distinct values as a sorted list. NaN is one value, and comes last."""
-    return Distinct("set", column)
-
-
-@checked
-def count_distinct(column: str) -> Aggregate:
-    """The exact number of distinct values, which are all stored. int64."""
-    return Distinct("count_distinct", column)
-
-
-@checked
-def count_by_value(column: str) -> Aggregate:
-    """The count of each value: a map with the values in ascending order."""
-    return Distinct("count_by_value", column)
-
-
-@checked
-def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -> Aggregate:
-    """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
-
-    The same value may occur more than once. Of equal ones those that arrived first are kept.
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise UsageError("top_n must keep at least one value", code="aggregate-option", found=repr(n))
-    return Top("top_n", column, n, by, largest)
 
 
 class Distinct(Aggregate, frozen=True, tag="distinct"):

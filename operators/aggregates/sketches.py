@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, needs_to_compare
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
@@ -24,17 +23,6 @@ from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.tables import Column, Group
 
 UNITE = "tidestate-hll"
-
-
-@checked
-def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
-    """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
-
-    A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
-    """
-    if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
-        raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
-    return Sketch("count_distinct_approx", column, precision)
 
 
 class Sketch(Aggregate, frozen=True, tag="sketch"):

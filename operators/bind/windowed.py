@@ -8,6 +8,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, bind
+from tidestate.operators.aggregates.expressed import expressed, expressions_of
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import (
@@ -22,9 +23,8 @@ from tidestate.operators.bind.edges import check_edges
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import PANE_TIME, WINDOW_TIMING, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
@@ -125,7 +125,9 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
 
 def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
     """The aggregates over these columns; over rows that may take others back, where ``signed``."""
-    aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates.items())
+    expressions = [expressions_of(name, aggregate, types) for name, aggregate in description.aggregates.items()]
+    names_of = zip(description.aggregates, expressions, strict=True)
+    aggregates = tuple(bind(name, one.plain, one.types_after(types), place) for name, one in names_of)
     if signed:
         difference = description.mode == "discarding"
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
@@ -136,6 +138,7 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
                 code="signed",
                 aggregates=wrong,
             )
+    aggregates = tuple(map(expressed, aggregates, expressions))
     _check_names(description, aggregates)
     return aggregates
 

@@ -1,4 +1,4 @@
-"""A windowed aggregation as a manifest holds it."""
+"""Windowed aggregations, of one stream and of several in one state, as a manifest holds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidestate.operators.aggregates.stored import StoredAggregate
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import Sides
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
 from tidestate.statestore.messages.tables import Retention
@@ -99,3 +100,16 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         if self.known is None or self.allowed_lateness_us is not None or self.processing_time or not timed:
             return None
         return self.known.retention
+
+
+class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: ignore[misc]  # a stream for each side
+    """A windowed computation over several streams: all of `Windowed`, over columns of the one stream."""
+
+    sides: Sides
+    delays_us: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.sides.check_each(self.delays_us, "watermark delays")
+
+    def order_of(self, side: str) -> tuple[str, ...]:
+        return tuple(name for name in (self.origin, self.offset) if name)

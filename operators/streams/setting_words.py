@@ -10,7 +10,6 @@ from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import JoinRetention
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -18,7 +17,7 @@ from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers, TriggerSide
 from tidestate.operators.describe.union import Union
-from tidestate.operators.describe.windowed import KnownMessages, Windowed
+from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings

@@ -437,7 +437,7 @@ class GroupTables(WindowedPlan):
         empty, and a column of its own has it.
         """
         for bound in () if self.input.signed else self.aggregates:
-            if bound.aggregate.function == "count" and bound.aggregate.column is None:
+            if bound.aggregate.counts_rows:
                 return bound.state[0].name
         return ""
 

@@ -402,6 +402,7 @@ CAPABILITIES: dict[str, str] = {
     "sessions-by-messages/1": "sessions are of the numbers of messages, which the manifest counts",
     "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
     "stages/1": "rows of a stream are decoded before an operator sees them, and its types are those that arrive",
+    "aggregates-of-expressions/1": "aggregates are of the rows that meet a condition, or of values computed of rows",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }

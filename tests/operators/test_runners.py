@@ -51,6 +51,7 @@ from tests.helpers.runner_services import (
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators import JoinOperator, WindowOperator
+from tidestate.operators.expressions.builder import expr
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
@@ -127,6 +128,26 @@ def decoded(runner: type[Runner], tmp: Path) -> None:
         BATCHES
     )
     assert [row[:2] for row in evidence.ledger(tmp / "texts", ["value"])] == [(b"{", "undecodable")]
+
+
+def some_rows(runner: type[Runner], tmp: Path) -> None:
+    """Counts of rows by a condition and of a computed value are those of Python."""
+    stream = ts.stream(event_time="t", offset="at", origin="part").group_by("k").window(ts.tumbling("4 seconds"))
+    results = {"large": agg.count(where="v > 3"), "twice": agg.sum(expr("v * 2"), where="at % 2 = 0")}
+    described = stream.aggregate(n=agg.count(), **results).allowed_lateness("1 hour").accumulation("retracting")
+    found = runner(described, SCHEMA, tmp).run(BATCHES)
+    wanted: dict[tuple[float, str | None], list[int]] = {}
+    for row in MESSAGES:
+        counts = wanted.setdefault((float(time_of(row) // 4 * 4), row.k), [0, 0, 0])
+        counts[0] += 1
+        counts[1] += row.v > 3
+        counts[2] += 2 * row.v if row.at % 2 == 0 else 0
+    got = {
+        (start, k): [n, large, twice or 0]
+        for start, k, n, large, twice in columns(found, "window_start", "k", "n", "large", "twice")
+    }
+    assert got == wanted
+    assert any(0 < large < n for n, large, _ in got.values())
 
 
 def joins(runner: type[Runner], tmp: Path) -> None:
@@ -312,6 +333,9 @@ TABLE: dict[str, Row] = {
         "test_sinks.py::test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so",
     ),
     "values decoded": Row(decoded, "test_decode.py::test_whoever_reads_the_rows"),
+    "aggregates of some rows": Row(
+        some_rows, "test_expressed_aggregates.py::test_whoever_reads_the_rows_takes_the_same_ones"
+    ),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(
         quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"

@@ -1,0 +1,284 @@
+"""The functions of the namespace `agg`: what users write of aggregates. What is stored of each, and how it computes,
+is in the modules beside this one. Pure.
+
+Each takes the name of a column, or an expression; and ``where``, a condition of the rows that it is of. A row for
+which that is false or null takes no part: it is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.arithmetic import Plain, Variance
+from tidestate.operators.aggregates.collection import Interpolation, ListAggregate, Quantile
+from tidestate.operators.aggregates.custom import (
+    Accumulate,
+    ApplyRows,
+    Functions,
+    Lift,
+    MergeFunction,
+    ResultFunction,
+    declared_type,
+    name_of_function,
+    result_type_of,
+)
+from tidestate.operators.aggregates.distinct import Distinct, Top
+from tidestate.operators.aggregates.of_rows import ColumnOrExpr, Condition, of_rows
+from tidestate.operators.aggregates.selection import Choice
+from tidestate.operators.aggregates.sketches import Sketch
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.errors import UsageError
+
+
+@checked
+def count(column: ColumnOrExpr | None = None, *, where: Condition = None) -> Aggregate:
+    """The number of events, or of non-null values of a column; with ``where`` of those alone for which it is true.
+    int64.
+    """
+    return Plain("count", **of_rows(column, where))
+
+
+@checked
+def sum_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals and uint64."""
+    return Plain("sum", **of_rows(column, where))
+
+
+@checked
+def min_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The smallest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
+    NaN counts only when there is nothing else.
+    """
+    return Plain("min", **of_rows(column, where))
+
+
+@checked
+def max_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The largest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
+    NaN counts only when there is nothing else.
+    """
+    return Plain("max", **of_rows(column, where))
+
+
+@checked
+def mean(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The arithmetic mean, double. Stored as sum and count, so it is exact for integers up to the division."""
+    return Plain("mean", **of_rows(column, where))
+
+
+@checked
+def variance(column: ColumnOrExpr, *, population: bool = False, where: Condition = None) -> Aggregate:
+    """The variance, double: of a sample (divided by n − 1, null for one value), or of the whole population."""
+    return Variance("variance", population=population, **of_rows(column, where))
+
+
+@checked
+def stddev(column: ColumnOrExpr, *, population: bool = False, where: Condition = None) -> Aggregate:
+    """The standard deviation: the square root of `variance`."""
+    return Variance("stddev", population=population, **of_rows(column, where))
+
+
+@checked
+def first(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+    """The value of the event with the smallest ``by``, an offset or another column that has an order."""
+    return Choice("first", **of_rows(column, where, by=by))
+
+
+@checked
+def last(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+    """The value of the event with the largest ``by``, of equals the one that arrived last."""
+    return Choice("last", **of_rows(column, where, by=by))
+
+
+@checked
+def earliest(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The value of the event with the smallest event time, of equals the one that arrived first."""
+    return Choice("earliest", **of_rows(column, where))
+
+
+@checked
+def latest(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The value of the event with the largest event time, of equals the one that arrived last."""
+    return Choice("latest", **of_rows(column, where))
+
+
+@checked
+def arg_min(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+    """The value of ``column`` where ``by`` is smallest, of equals the one that arrived first."""
+    return Choice("arg_min", **of_rows(column, where, by=by))
+
+
+@checked
+def arg_max(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+    """The value of ``column`` where ``by`` is largest, of equals the one that arrived first."""
+    return Choice("arg_max", **of_rows(column, where, by=by))
+
+
+@checked
+def list_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """All values in the order of arrival, nulls left out: a list."""
+    return ListAggregate("list", **of_rows(column, where))
+
+
+@checked
+def sorted_list(
+    column: ColumnOrExpr, *, by: ColumnOrExpr | None = None, descending: bool = False, where: Condition = None
+) -> Aggregate:
+    """All values, sorted by ``by`` or by themselves; equal ones in the order of arrival."""
+    return ListAggregate("sorted_list", descending=descending, **of_rows(column, where, by=by))
+
+
+@checked
+def quantile(
+    column: ColumnOrExpr, q: float, *, interpolation: Interpolation = "linear", where: Condition = None
+) -> Aggregate:
+    """The exact quantile: a share ``q`` of all values is below it. NaN counts only if there is nothing else.
+
+    Between two values ``linear`` interpolates, as a double; ``lower``, ``higher`` and ``nearest`` (of a half: the
+    even position) return one of the two, so they also work for times and text.
+    """
+    if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
+        raise UsageError("a quantile must be between 0 and 1", code="aggregate-option", found=repr(q))
+    if interpolation not in ("linear", "lower", "higher", "nearest"):
+        raise UsageError(
+            'interpolation= must be "linear", "lower", "higher" or "nearest"',
+            code="aggregate-option",
+            found=repr(interpolation),
+        )
+    # A default is left out of what is stored where it is the same object, which text that was read is not.
+    kind = cast(Interpolation, sys.intern(interpolation))
+    return Quantile("quantile", q=float(q), interpolation=kind, **of_rows(column, where))
+
+
+@checked
+def median(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The middle value, or the mean of the two middle ones; double."""
+    return Quantile("median", **of_rows(column, where))
+
+
+@checked
+def set_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The distinct values as a sorted list. NaN is one value, and comes last."""
+    return Distinct("set", **of_rows(column, where))
+
+
+@checked
+def count_distinct(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The exact number of distinct values, which are all stored. int64."""
+    return Distinct("count_distinct", **of_rows(column, where))
+
+
+@checked
+def count_by_value(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+    """The count of each value: a map with the values in ascending order."""
+    return Distinct("count_by_value", **of_rows(column, where))
+
+
+@checked
+def top_n(
+    column: ColumnOrExpr,
+    n: int,
+    *,
+    by: ColumnOrExpr | None = None,
+    largest: bool = True,
+    where: Condition = None,
+) -> Aggregate:
+    """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
+
+    The same value may occur more than once. Of equal ones those that arrived first are kept.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise UsageError("top_n must keep at least one value", code="aggregate-option", found=repr(n))
+    return Top("top_n", n=n, largest=largest, **of_rows(column, where, by=by))
+
+
+@checked
+def count_distinct_approx(column: ColumnOrExpr, *, precision: int = 12, where: Condition = None) -> Aggregate:
+    """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
+
+    A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
+    """
+    if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
+        raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
+    return Sketch("count_distinct_approx", precision=precision, **of_rows(column, where))
+
+
+@checked
+def accumulate(
+    *,
+    name: str,
+    columns: Sequence[str],
+    state: Mapping[str, pa.DataType],
+    lift: Lift,
+    merge: MergeFunction,
+    result: ResultFunction,
+    result_type: pa.DataType,
+    version: int = 1,
+    where: Condition = None,
+) -> Aggregate:
+    """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
+
+    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event; events with a null in
+    one of the columns are left out, as by every aggregate. ``merge`` gets two tables of state with equal row counts,
+    the older and the newer part of each window, and returns a row for each pair. It must be associative; it need not
+    be commutative. ``result`` gets a table of state, a row for each window, and returns an array of ``result_type``.
+    State may have nulls; but a row with only nulls means an empty state, and no function gets it.
+
+    ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
+    process that reads the state must import the module that calls this, see `register_combiner`.
+    """
+    keeps = tuple((column, declared_type(kind)) for column, kind in state.items())
+    if not keeps or not columns:
+        raise UsageError(
+            "an accumulation needs at least one column to read and one column of state",
+            code="aggregate-option",
+            name=name,
+        )
+    return Accumulate(
+        function="accumulate",
+        name=name,
+        version=version,
+        reads=tuple(columns),
+        keeps=keeps,
+        result_type=result_type_of(result_type),
+        functions=Functions(lift=lift, merge=merge, result=result),
+        **of_rows(None, where),
+    )
+
+
+@checked
+def apply_rows(
+    function: Callable[[pa.Table], Any],
+    *,
+    columns: Sequence[str],
+    result_type: pa.DataType,
+    name: str = "",
+    version: int = 1,
+    per_group: bool = False,
+    where: Condition = None,
+) -> Aggregate:
+    """A function of all rows of a window. The ``columns`` of its events are stored, nulls included, in order of
+    arrival.
+
+    The function gets one table for all windows and keys that fire together, with the ``columns`` and a column
+    ``group`` (int64: 0, 1, 2 …, ascending), and returns an array of ``result_type``, one value per group. With
+    ``per_group`` it is called once per group with that group's rows, and returns a Python value. ``name`` (default:
+    the function's) and ``version`` identify it in the manifest.
+    """
+    if not columns or "group" in columns:
+        raise UsageError('name the columns to store; none may be called "group"', code="aggregate-option")
+    return ApplyRows(
+        function="apply_rows",
+        name=name or name_of_function(function),
+        version=version,
+        reads=tuple(columns),
+        result_type=result_type_of(result_type),
+        per_group=per_group,
+        functions=Functions(apply=function),
+        **of_rows(None, where),
+    )

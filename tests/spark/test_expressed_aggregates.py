@@ -1,0 +1,70 @@
+"""Aggregates of some rows and of expressions on Spark: whoever reads the rows, they are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import tidestate as ts
+from tests.helpers import evidence
+from tests.helpers.spark_inputs import write
+from tidestate import Aggregation, agg
+from tidestate.operators.expressions.builder import expr
+
+pytestmark = pytest.mark.spark
+SCHEMA = pa.schema({"t": pa.timestamp("us", "UTC"), "k": pa.string(), "v": pa.int64(), "w": pa.int64()})
+READ: dict[str, Any] = {
+    "direct": lambda frame: frame,
+    "jvm": lambda frame: frame.withColumn("v", sf.col("v") + 0),
+}
+
+
+def batches() -> list[pa.Table]:
+    found = []
+    for number in range(3):
+        places = range(60)
+        columns: dict[str, list[Any]] = {
+            "t": [(20 * number + place % 30) * 1_000_000 for place in places],
+            "k": ["abc"[place % 3] for place in places],
+            "v": [place if place % 11 else None for place in places],
+            "w": [place % 4 if place % 5 else None for place in places],
+        }
+        found.append(
+            pa.table(columns, schema=pa.schema({**dict.fromkeys("tvw", pa.int64()), "k": pa.string()}))
+            .select(list("tkvw"))
+            .cast(SCHEMA)
+        )
+    return found
+
+
+def totals() -> Aggregation:
+    windows = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    results = {
+        "some": agg.count(where="w > 1"),
+        "total": agg.sum("v", where="w > 1 and v < 50"),
+        "product": agg.max(expr("v * w")),
+        "kinds": agg.set("v", where="w is null"),
+        "all": agg.count(),
+    }
+    return windows.aggregate(**results).allowed_lateness("10 seconds").accumulation("retracting")
+
+
+@pytest.mark.parametrize("read", READ)
+def test_whoever_reads_the_rows_takes_the_same_ones(spark: SparkSession, tmp_path: Path, read: str) -> None:
+    for number, rows in enumerate(batches()):
+        write(tmp_path / "in", number, rows)
+    stream = spark.readStream.schema("t timestamp, k string, v long, w long").option("maxFilesPerTrigger", 1)
+    frame = READ[read](stream.parquet(str(tmp_path / "in")))
+    query = totals().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    if read == "jvm":
+        assert "is of an expression" in str(query.explain())
+    query.stop(drain=True)
+    totals().standalone(checkpoint=tmp_path / "alone", partitions=2).run(batches(), drain=True)
+    assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone")
+    assert any(row["some"] < row["all"] for row in ts.Root(tmp_path / "root").panes(net=True).to_table().to_pylist())
