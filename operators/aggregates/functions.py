@@ -28,7 +28,7 @@ from tidestate.operators.aggregates.custom import (
     result_type_of,
 )
 from tidestate.operators.aggregates.distinct import Distinct, Top
-from tidestate.operators.aggregates.of_rows import ColumnOrExpr, Condition, of_rows
+from tidestate.operators.aggregates.of_rows import ColumnOrExpr, RowCondition, fields_of_rows
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
 from tidestate.statestore.arguments import checked
@@ -36,106 +36,106 @@ from tidestate.statestore.errors import UsageError
 
 
 @checked
-def count(column: ColumnOrExpr | None = None, *, where: Condition = None) -> Aggregate:
+def count(column: ColumnOrExpr | None = None, *, where: RowCondition = None) -> Aggregate:
     """The number of events, or of non-null values of a column; with ``where`` of those alone for which it is true.
     int64.
     """
-    return Plain("count", **of_rows(column, where))
+    return Plain("count", **fields_of_rows(column, where))
 
 
 @checked
-def sum_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def sum_(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals and uint64."""
-    return Plain("sum", **of_rows(column, where))
+    return Plain("sum", **fields_of_rows(column, where))
 
 
 @checked
-def min_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def min_(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The smallest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
     NaN counts only when there is nothing else.
     """
-    return Plain("min", **of_rows(column, where))
+    return Plain("min", **fields_of_rows(column, where))
 
 
 @checked
-def max_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def max_(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The largest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
     NaN counts only when there is nothing else.
     """
-    return Plain("max", **of_rows(column, where))
+    return Plain("max", **fields_of_rows(column, where))
 
 
 @checked
-def mean(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def mean(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The arithmetic mean, double. Stored as sum and count, so it is exact for integers up to the division."""
-    return Plain("mean", **of_rows(column, where))
+    return Plain("mean", **fields_of_rows(column, where))
 
 
 @checked
-def variance(column: ColumnOrExpr, *, population: bool = False, where: Condition = None) -> Aggregate:
+def variance(column: ColumnOrExpr, *, population: bool = False, where: RowCondition = None) -> Aggregate:
     """The variance, double: of a sample (divided by n − 1, null for one value), or of the whole population."""
-    return Variance("variance", population=population, **of_rows(column, where))
+    return Variance("variance", population=population, **fields_of_rows(column, where))
 
 
 @checked
-def stddev(column: ColumnOrExpr, *, population: bool = False, where: Condition = None) -> Aggregate:
+def stddev(column: ColumnOrExpr, *, population: bool = False, where: RowCondition = None) -> Aggregate:
     """The standard deviation: the square root of `variance`."""
-    return Variance("stddev", population=population, **of_rows(column, where))
+    return Variance("stddev", population=population, **fields_of_rows(column, where))
 
 
 @checked
-def first(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+def first(column: ColumnOrExpr, *, by: ColumnOrExpr, where: RowCondition = None) -> Aggregate:
     """The value of the event with the smallest ``by``, an offset or another column that has an order."""
-    return Choice("first", **of_rows(column, where, by=by))
+    return Choice("first", **fields_of_rows(column, where, by=by))
 
 
 @checked
-def last(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+def last(column: ColumnOrExpr, *, by: ColumnOrExpr, where: RowCondition = None) -> Aggregate:
     """The value of the event with the largest ``by``, of equals the one that arrived last."""
-    return Choice("last", **of_rows(column, where, by=by))
+    return Choice("last", **fields_of_rows(column, where, by=by))
 
 
 @checked
-def earliest(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def earliest(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The value of the event with the smallest event time, of equals the one that arrived first."""
-    return Choice("earliest", **of_rows(column, where))
+    return Choice("earliest", **fields_of_rows(column, where))
 
 
 @checked
-def latest(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def latest(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The value of the event with the largest event time, of equals the one that arrived last."""
-    return Choice("latest", **of_rows(column, where))
+    return Choice("latest", **fields_of_rows(column, where))
 
 
 @checked
-def arg_min(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+def arg_min(column: ColumnOrExpr, *, by: ColumnOrExpr, where: RowCondition = None) -> Aggregate:
     """The value of ``column`` where ``by`` is smallest, of equals the one that arrived first."""
-    return Choice("arg_min", **of_rows(column, where, by=by))
+    return Choice("arg_min", **fields_of_rows(column, where, by=by))
 
 
 @checked
-def arg_max(column: ColumnOrExpr, *, by: ColumnOrExpr, where: Condition = None) -> Aggregate:
+def arg_max(column: ColumnOrExpr, *, by: ColumnOrExpr, where: RowCondition = None) -> Aggregate:
     """The value of ``column`` where ``by`` is largest, of equals the one that arrived first."""
-    return Choice("arg_max", **of_rows(column, where, by=by))
+    return Choice("arg_max", **fields_of_rows(column, where, by=by))
 
 
 @checked
-def list_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def list_(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """All values in the order of arrival, nulls left out: a list."""
-    return ListAggregate("list", **of_rows(column, where))
+    return ListAggregate("list", **fields_of_rows(column, where))
 
 
 @checked
 def sorted_list(
-    column: ColumnOrExpr, *, by: ColumnOrExpr | None = None, descending: bool = False, where: Condition = None
+    column: ColumnOrExpr, *, by: ColumnOrExpr | None = None, descending: bool = False, where: RowCondition = None
 ) -> Aggregate:
     """All values, sorted by ``by`` or by themselves; equal ones in the order of arrival."""
-    return ListAggregate("sorted_list", descending=descending, **of_rows(column, where, by=by))
+    return ListAggregate("sorted_list", descending=descending, **fields_of_rows(column, where, by=by))
 
 
 @checked
 def quantile(
-    column: ColumnOrExpr, q: float, *, interpolation: Interpolation = "linear", where: Condition = None
+    column: ColumnOrExpr, q: float, *, interpolation: Interpolation = "linear", where: RowCondition = None
 ) -> Aggregate:
     """The exact quantile: a share ``q`` of all values is below it. NaN counts only if there is nothing else.
 
@@ -152,31 +152,31 @@ def quantile(
         )
     # A default is left out of what is stored where it is the same object, which text that was read is not.
     kind = cast(Interpolation, sys.intern(interpolation))
-    return Quantile("quantile", q=float(q), interpolation=kind, **of_rows(column, where))
+    return Quantile("quantile", q=float(q), interpolation=kind, **fields_of_rows(column, where))
 
 
 @checked
-def median(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def median(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The middle value, or the mean of the two middle ones; double."""
-    return Quantile("median", **of_rows(column, where))
+    return Quantile("median", **fields_of_rows(column, where))
 
 
 @checked
-def set_(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def set_(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The distinct values as a sorted list. NaN is one value, and comes last."""
-    return Distinct("set", **of_rows(column, where))
+    return Distinct("set", **fields_of_rows(column, where))
 
 
 @checked
-def count_distinct(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def count_distinct(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The exact number of distinct values, which are all stored. int64."""
-    return Distinct("count_distinct", **of_rows(column, where))
+    return Distinct("count_distinct", **fields_of_rows(column, where))
 
 
 @checked
-def count_by_value(column: ColumnOrExpr, *, where: Condition = None) -> Aggregate:
+def count_by_value(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggregate:
     """The count of each value: a map with the values in ascending order."""
-    return Distinct("count_by_value", **of_rows(column, where))
+    return Distinct("count_by_value", **fields_of_rows(column, where))
 
 
 @checked
@@ -186,7 +186,7 @@ def top_n(
     *,
     by: ColumnOrExpr | None = None,
     largest: bool = True,
-    where: Condition = None,
+    where: RowCondition = None,
 ) -> Aggregate:
     """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
 
@@ -194,18 +194,18 @@ def top_n(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise UsageError("top_n must keep at least one value", code="aggregate-option", found=repr(n))
-    return Top("top_n", n=n, largest=largest, **of_rows(column, where, by=by))
+    return Top("top_n", n=n, largest=largest, **fields_of_rows(column, where, by=by))
 
 
 @checked
-def count_distinct_approx(column: ColumnOrExpr, *, precision: int = 12, where: Condition = None) -> Aggregate:
+def count_distinct_approx(column: ColumnOrExpr, *, precision: int = 12, where: RowCondition = None) -> Aggregate:
     """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
 
     A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
     """
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
         raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
-    return Sketch("count_distinct_approx", precision=precision, **of_rows(column, where))
+    return Sketch("count_distinct_approx", precision=precision, **fields_of_rows(column, where))
 
 
 @checked
@@ -219,7 +219,7 @@ def accumulate(
     result: ResultFunction,
     result_type: pa.DataType,
     version: int = 1,
-    where: Condition = None,
+    where: RowCondition = None,
 ) -> Aggregate:
     """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
 
@@ -247,7 +247,7 @@ def accumulate(
         keeps=keeps,
         result_type=result_type_of(result_type),
         functions=Functions(lift=lift, merge=merge, result=result),
-        **of_rows(None, where),
+        **fields_of_rows(None, where),
     )
 
 
@@ -260,7 +260,7 @@ def apply_rows(
     name: str = "",
     version: int = 1,
     per_group: bool = False,
-    where: Condition = None,
+    where: RowCondition = None,
 ) -> Aggregate:
     """A function of all rows of a window. The ``columns`` of its events are stored, nulls included, in order of
     arrival.
@@ -280,5 +280,5 @@ def apply_rows(
         result_type=result_type_of(result_type),
         per_group=per_group,
         functions=Functions(apply=function),
-        **of_rows(None, where),
+        **fields_of_rows(None, where),
     )

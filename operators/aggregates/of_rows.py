@@ -10,11 +10,11 @@ from tidestate.statestore.errors import UsageError
 
 ColumnOrExpr: TypeAlias = str | Expr
 """The name of a column, or what is computed of each row."""
-Condition: TypeAlias = str | Expr | None
+RowCondition: TypeAlias = str | Expr | None
 """A condition, as an expression or as text that `expr` reads; None: all rows."""
 
 
-def of_rows(column: ColumnOrExpr | None, where: Condition, **by: ColumnOrExpr | None) -> dict[str, Any]:
+def fields_of_rows(column: ColumnOrExpr | None, where: RowCondition, **by: ColumnOrExpr | None) -> dict[str, Any]:
     """The fields of an aggregate that say what it is of; an expression that is a column alone is that column."""
     fields: dict[str, Any] = {} if where is None else {"condition": condition_tree(where)}
     for name, value in {"column": column, **by}.items():

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, without_nulls
 from tidestate.operators.aggregates.functions import accumulate
-from tidestate.operators.aggregates.of_rows import Condition
+from tidestate.operators.aggregates.of_rows import RowCondition
 from tidestate.operators.describe.sides import SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
@@ -31,7 +31,7 @@ def accumulation(
     result: ResultFunction,
     result_type: pa.DataType,
     version: int = 1,
-    where: Condition = None,
+    where: RowCondition = None,
 ) -> Aggregate:
     """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
 
@@ -75,7 +75,7 @@ def accumulate_by_side(
     result: ResultFunction,
     result_type: pa.DataType,
     version: int,
-    where: Condition = None,
+    where: RowCondition = None,
 ) -> Aggregate:
     """As `accumulate`, with the columns and the lift of each side. Raises `UsageError` for a side that has one alone,
     and for columns that are no list.
