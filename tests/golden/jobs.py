@@ -29,6 +29,7 @@ from tests.golden.inputs import (
     streams,
 )
 from tidestate import Aggregation, JoinedStream, OperatorStream, Stream, agg, trigger, watermark
+from tidestate.operators.expressions.builder import expr
 
 
 def _events(**about: Any) -> Stream:
@@ -182,6 +183,12 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "aggregates_of_sets": lambda: case(
         _numbers(s=agg.set("name"), n=agg.count_distinct("v"), by=agg.count_by_value("name")), 38
+    ),
+    "aggregates_of_expressions": lambda: case(
+        _numbers(n=agg.count(), some=agg.count(where="v > 2"), total=agg.sum("v", where="name != 'b'"),
+                 twice=agg.sum(expr("v * 2"), where="x is not null"), seen=agg.set("name", where="v % 2 = 0"),
+                 best=agg.first("name", by=expr("-v")), names=agg.list("name", where="v is null or v > 3")),
+        119,
     ),
     "sketches": lambda: case(
         _numbers(about=agg.count_distinct_approx("name"), more=agg.count_distinct_approx("v")), 39
