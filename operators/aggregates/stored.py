@@ -3,6 +3,7 @@
 from tidestate.operators.aggregates.arithmetic import Plain, Variance
 from tidestate.operators.aggregates.collection import ListAggregate, Quantile
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.distinct import Distinct, Top
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
@@ -18,6 +19,7 @@ StoredAggregate = (
     | Top
     | Sketch
     | EndOfWindow
+    | Derived
     | Accumulate
     | ApplyRows
 )

@@ -11,6 +11,7 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import Sides
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
+from tidestate.operators.expressions.tree import ExprNode
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.added import Added
 
@@ -50,7 +51,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
     `lateness_us`. ``ledger_timing``: whether the late ledger says where each row lay from the current window.
     ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
-    ``window_offsets``: windows store the first and last offset of their messages.
+    ``having``: panes are emitted where it is true. ``window_offsets``: windows store the first and last offset of
+    their messages.
     """
 
     event_time: str | None
@@ -73,6 +75,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     known: KnownMessages | None = msgspec.field(default=None, name="messages")
     window_offsets: Annotated[bool, Added("window-offsets/1")] = False
     ledger_timing: Annotated[bool, Added("window-timing/1")] = False
+    having: Annotated[ExprNode | None, Added("panes-by-condition/1")] = None
 
     @property
     def lateness_us(self) -> int:

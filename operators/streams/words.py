@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate, OfExpressions
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
 from tidestate.operators.describe.stages import Decode
@@ -214,6 +215,7 @@ def _fields(function: str, value: Any) -> str:
 _TEXTS: tuple[tuple[Any, Any], ...] = (
     (WindowKind, _window),
     (EndOfWindow, lambda _: 'pane_timestamp("end_of_window")'),
+    (Derived, lambda derived: value_text(expression_text(derived.value))),
     (Aggregate, _aggregate),
     (Trigger, _trigger),
     (Bounded, _bounded),

@@ -403,6 +403,8 @@ CAPABILITIES: dict[str, str] = {
     "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
     "stages/1": "rows of a stream are decoded before an operator sees them, and its types are those that arrive",
     "aggregates-of-expressions/1": "aggregates are of the rows that meet a condition, or of values computed of rows",
+    "derived-results/1": "results of windows are computed of other results",
+    "panes-by-condition/1": "a window emits a pane only where a condition of its results is true",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
