@@ -150,6 +150,20 @@ def some_rows(runner: type[Runner], tmp: Path) -> None:
     assert any(0 < fourth < n for n, fourth, _ in got.values())
 
 
+def shown(runner: type[Runner], tmp: Path) -> None:
+    """Of the windows those with an odd number of rows, with the mean that is derived of two results."""
+    stream = ts.stream(event_time="t", offset="at", origin="part").group_by("k").window(ts.tumbling("4 seconds"))
+    described = stream.aggregate(n=agg.count(), total=agg.sum("v")).derive(mean="total / n").having("n % 2 = 1")
+    described = described.allowed_lateness("1 hour").accumulation("retracting")
+    found = columns(runner(described, SCHEMA, tmp).run(BATCHES), "window_start", "k", "mean")
+    values: dict[tuple[float, str | None], list[int]] = {}
+    for row in MESSAGES:
+        values.setdefault((float(time_of(row) // 4 * 4), row.k), []).append(row.v)
+    odd = [(*key, sum(of_window) / len(of_window)) for key, of_window in values.items() if len(of_window) % 2]
+    assert found == sorted(odd, key=repr)
+    assert 0 < len(odd) < len(values)
+
+
 def joins(runner: type[Runner], tmp: Path) -> None:
     rows = {side: [m for m in MESSAGES if m.at % 2 == odd] for odd, side in enumerate(SIDES)}
     pairs = [(a, b) for a in rows["left"] for b in rows["right"] if a.k == b.k]
@@ -335,6 +349,9 @@ TABLE: dict[str, Row] = {
     "values decoded": Row(decoded, "test_decode.py::test_whoever_reads_the_rows"),
     "aggregates of some rows": Row(
         some_rows, "test_expressed_aggregates.py::test_whoever_reads_the_rows_takes_the_same_ones"
+    ),
+    "columns derived of results": Row(
+        shown, "test_expressed_aggregates.py::test_panes_are_shown_on_spark_as_in_one_process"
     ),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import write
-from tidestate import Aggregation, agg
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.expressions.builder import expr
 from tidestate.operators.spark import in_driver
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -56,6 +56,12 @@ def totals() -> Aggregation:
     return windows.aggregate(**results).allowed_lateness("10 seconds")
 
 
+def shown() -> Aggregation:
+    """The same, with a column of two results, only where it is high: panes are taken back and come again."""
+    described = totals().derive(share="some / `all`").having("share > 0.4 and k != 'c'")
+    return described.accumulation("retracting").trigger(early=trigger.each_batch())
+
+
 @pytest.mark.parametrize("read", READ)
 def test_whoever_reads_the_rows_takes_the_same_ones(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
@@ -76,3 +82,19 @@ def test_whoever_reads_the_rows_takes_the_same_ones(
     totals().standalone(checkpoint=tmp_path / "alone", partitions=2).run(batches(), drain=True)
     assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone")
     assert any(row["some"] < row["all"] for row in ts.Root(tmp_path / "root").panes(net=True).to_table().to_pylist())
+
+
+def test_panes_are_shown_on_spark_as_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    for number, rows in enumerate(batches()):
+        write(tmp_path / "in", number, rows)
+    stream = spark.readStream.schema("t timestamp, k string, v long, w long").option("maxFilesPerTrigger", 1)
+    frame = stream.parquet(str(tmp_path / "in"))
+    query = shown().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop(drain=True)
+    shown().standalone(checkpoint=tmp_path / "alone", partitions=2).run(batches(), drain=True)
+    panes = evidence.panes(tmp_path / "root")
+    assert panes == evidence.panes(tmp_path / "alone")
+    rows = ts.Root(tmp_path / "root").panes().to_table().to_pylist()
+    assert all(row["share"] > 0.4 for row in rows)
+    assert any(row["kind"] == "retract" for row in rows)

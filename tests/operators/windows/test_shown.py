@@ -5,6 +5,8 @@ them, whose panes are judged and computed in Python.
 from __future__ import annotations
 
 import pickle
+import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.children.shown import numbers, shown_sums
+from tests.helpers import evidence
+from tests.helpers.forked import Forked
 from tests.helpers.process import forget
 from tidestate import agg, trigger
 from tidestate.operators.bind.graph import bind_graph
@@ -338,3 +343,18 @@ def test_an_expression_that_changes_is_for_panes_from_now_on(
     of_text = job_of("tumbling", "retracting", lateness="1 hour").derive(x="k").standalone(checkpoint=tmp_path)
     with pytest.raises(IncompatibleError):
         of_text.run(batches)
+
+
+@pytest.mark.parametrize("death", ["before-manifest:4", "after-manifest:4", "before-manifest:7"])
+def test_killed_at_a_side_of_the_commit_each_pane_is_shown_and_taken_back_once(death: str, tmp_path: Path) -> None:
+    process = Forked("tests.children.shown", tmp_path / "killed", death)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    roots = [tmp_path / "killed", tmp_path / "alone"]
+    for root in roots:
+        shown_sums().standalone(checkpoint=root).run(numbers(), drain=True)
+    panes = [evidence.panes(root) for root in roots]
+    assert panes[0] == panes[1]
+    kinds = Counter(pane["kind"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
+    assert kinds["retract"] > 5
+    assert all(pane["odd"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
