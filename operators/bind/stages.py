@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.stages import Compute, Decode, StoredStage, columns_before
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.stages import BoundStage, Stages
+from tidestate.operators.plan.stages import COMPUTED, BoundStage, Stages, received_name
 from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
 from tidestate.statestore.errors import UsageError
@@ -33,19 +33,20 @@ class StagedInput:
         names = columns_before(self.stages, seen_names)
         made_names = {name for stage in self.stages for name in stage.makes}
         ledger_names = tuple(
-            (name, f"received_{name}" if name in plan.input.schema.names else name)
+            (name, received_name(name) if name in plan.input.schema.names else name)
             for name in names
             if name in made_names or name not in seen_names
         )
         taken_names = {*plan.input.schema.names, *(field.name for field in plan.ledger_facts)}
-        if clash := sorted(name for _, name in ledger_names if name in taken_names):
+        if clash := sorted(name for name in (*dict(ledger_names).values(), COMPUTED) if name in taken_names):
             raise UsageError(
                 "the late ledger has columns of these names: rename the columns of the input",
                 code="name-taken",
                 names=clash,
             )
         read_schema = pa.schema([_plain(self.stream.field(name)) for name in names])
-        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names))
+        needed_names = tuple(columns_before(self.stages, ()))
+        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names, needed_names))
 
 
 def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput:
@@ -60,7 +61,9 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
 def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema]:
     if isinstance(stage, Decode):
         return bind_decode(stage, schema)
-    return bind_compute(stage, schema) if isinstance(stage, Compute) else bind_filter(stage, schema)
+    if isinstance(stage, Compute):
+        return bind_compute(stage, schema)
+    return bind_filter(stage, schema)
 
 
 def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
-from tidestate.operators.describe.stages import Decode
+from tidestate.operators.describe.stages import Compute, Decode, Filter, Select, Stage
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
     Counted,
@@ -28,11 +28,14 @@ from tidestate.operators.describe.windows import (
     SlidingOffsets,
     WindowKind,
 )
+from tidestate.operators.expressions.builder import Expr
+from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings, SideSettings
 from tidestate.statestore.durations import text_of
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 
 _POSITIONAL = {"column", "n", "q"}
@@ -187,6 +190,15 @@ def _decode(stage: Decode) -> str:
     return call_text(stage.format, (stage.column, schema), epoch=stage.epoch)
 
 
+def _stage(stage: Stage) -> str:
+    """The method of a stream that adds it, with expressions as text."""
+    if isinstance(stage, Filter):
+        return call_text("where", (Expr(stage.condition),))
+    names = stage.names if isinstance(stage, Select) else ()
+    columns = {name: Expr(tree) for name, tree in of_type(stage, Compute).columns.items()}
+    return call_text("select" if isinstance(stage, Select) else "with_columns", names, **columns)
+
+
 def _fields(function: str, value: Any) -> str:
     """A dataclass, by the function that makes it."""
     return call_text(function, **{name: getattr(value, name) for name in value.__dataclass_fields__})
@@ -214,4 +226,6 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (Update, lambda update: call_text("period", (text_of(update.period_us),), offset=_span(update.offset_us))),
     (pa.DataType, type_text),
     (Decode, _decode),
+    (Stage, _stage),
+    (Expr, lambda value: value_text(expression_text(value.tree))),
 )
