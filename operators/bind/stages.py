@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import Compute, Decode, StoredStage, columns_before
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.stages import COMPUTED, BoundStage, Stages, received_name
 from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
@@ -56,6 +58,27 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
         step, schema_after = _bound(stage, schema_after)
         steps.append(step)
     return StagedInput(stages, tuple(steps), schema, schema_after)
+
+
+def check_computed(description: Runnable, *, signed: bool) -> None:
+    """Check that no stage computes what must be as it arrived: the identity of messages, by which a redelivery is
+    known under every description, and what an operator in front takes back. Raises `UsageError`.
+    """
+    computed_names = {name for stage in description.stages if isinstance(stage, Compute) for name in stage.makes}
+    known = description.known if isinstance(description, Windowed) else None
+    if known is not None and (names := sorted(computed_names & set(known.identity))):
+        raise UsageError(
+            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
+            code="stage-identity",
+            operator=description.name,
+            columns=names,
+        )
+    if signed and PANE_KIND in computed_names:
+        raise UsageError(
+            "behind an operator that takes rows back, kind says which ones: give the computed column another name",
+            code="stage-column",
+            operator=description.name,
+        )
 
 
 def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema]:

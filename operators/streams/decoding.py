@@ -82,8 +82,13 @@ def in_front(view: StreamView) -> OperatorNode | None:
     """The operator that runs the stages of a stream for readers that take several streams as one, whose rows have no
     columns of their own; None where there are no stages. All readers of a view share it.
     """
-    if not view.stages:
-        return None
+    return prepared_node(view) if view.stages else None
+
+
+def prepared_node(view: StreamView) -> OperatorNode:
+    """The operator that passes the rows of a stream on, after its stages. Raises `UsageError` (``event-time``) for
+    rows without an event time.
+    """
     node = next((node for other, node in view.node.prepared if other == view), None)
     if node is None:
         node = OperatorNode(_prepared(view), (view.node,), is_prepared=True)

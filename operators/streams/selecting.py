@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidestate.operators.describe.stages import Select
+from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.stages import Compute, Select
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.expressions.builder import Expr, as_expr, expr
 from tidestate.operators.expressions.tree import ExprNode
-from tidestate.operators.plan.plan import PANE_KIND
+from tidestate.operators.streams.nodes import StreamView
 from tidestate.statestore.errors import UsageError
 
 
@@ -27,6 +28,18 @@ def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[s
     return {name: condition_tree(value) for name, value in columns.items()}
 
 
+def check_identity(view: StreamView) -> None:
+    """Check that what the messages of a stream are known by is not computed. Raises `UsageError`."""
+    computed_names = {name for stage in view.stages if isinstance(stage, Compute) for name in stage.makes}
+    if names := sorted(computed_names & {view.offset, view.origin}):
+        raise UsageError(
+            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
+            code="stage-identity",
+            stream=view.name,
+            columns=names,
+        )
+
+
 def selection(names: Sequence[str], columns: Mapping[str, ExprNode], *, of_operator: bool) -> Select:
     """These columns alone. What an operator says of its rows stays with them: their time, and what they take back.
     Raises `UsageError` (``stage-column``).
@@ -38,5 +51,5 @@ def selection(names: Sequence[str], columns: Mapping[str, ExprNode], *, of_opera
             code="stage-column",
             found=chosen,
         )
-    keeps = (PANE_KIND, PANE_TIME) if of_operator else ()
+    keeps = (KIND, PANE_TIME) if of_operator else ()
     return Select(names=tuple(names), columns=dict(columns), keeps=keeps)

@@ -26,7 +26,7 @@ from tidestate.operators.expressions.builder import Expr
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
-from tidestate.operators.streams.decoding import in_front
+from tidestate.operators.streams.decoding import in_front, prepared_node
 from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.joined import joined
@@ -36,8 +36,8 @@ from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.readings import readings_of
 from tidestate.operators.streams.running import Runs
+from tidestate.operators.streams.selecting import check_identity, column_trees, condition_tree, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
-from tidestate.operators.streams.selecting import column_trees, condition_tree, selection
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span
@@ -217,7 +217,7 @@ class Stream(MadeByVerb):
         ``identity`` the offset of a stream is what its messages are known by. All choices:
         docs/how-to/join-streams.md. Raises `UsageError` for a combination that makes no sense.
         """
-        pair = _pair(self, other)
+        pair = _pair(self, other, identity=identity)
         made = joined(
             _views(pair),
             on,
@@ -264,7 +264,7 @@ class Stream(MadeByVerb):
         whose offsets are less than that apart; there ``allowed_lateness`` is a number of offsets, and rows before the
         ``start`` of their `side` are in no session.
         """
-        pair = _pair(self, other)
+        pair = _pair(self, other, identity=identity)
         made = joined_by_session(
             _views(pair),
             on,
@@ -422,9 +422,7 @@ class StagedStream(_Ran, Stream):
         """The operator that passes the rows on where nothing else reads them. Raises `UsageError` (``event-time``)
         for rows without an event time.
         """
-        node = in_front(self.view)
-        assert node is not None, "a staged stream has stages"
-        return node
+        return prepared_node(self.view)
 
     @recorded
     @checked
@@ -583,7 +581,9 @@ def prepared(stream: Stream) -> Stream:
     return stream if node is None else OperatorStream(_output(node, stream.view), node)
 
 
-def _pair(left: Stream, right: Stream) -> dict[str, Stream]:
+def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, Stream]:
+    for stream in (left, right) if identity else ():
+        check_identity(stream.view)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 

@@ -28,8 +28,8 @@ from tidestate.operators.describe.windows import (
     SlidingOffsets,
     WindowKind,
 )
-from tidestate.operators.expressions.builder import Expr
 from tidestate.operators.expressions.printing import expression_text
+from tidestate.operators.expressions.tree import OfTree
 from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
@@ -193,9 +193,9 @@ def _decode(stage: Decode) -> str:
 def _stage(stage: Stage) -> str:
     """The method of a stream that adds it, with expressions as text."""
     if isinstance(stage, Filter):
-        return call_text("where", (Expr(stage.condition),))
+        return call_text("where", (expression_text(stage.condition),))
     names = stage.names if isinstance(stage, Select) else ()
-    columns = {name: Expr(tree) for name, tree in of_type(stage, Compute).columns.items()}
+    columns = {name: expression_text(tree) for name, tree in of_type(stage, Compute).columns.items()}
     return call_text("select" if isinstance(stage, Select) else "with_columns", names, **columns)
 
 
@@ -227,5 +227,5 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (pa.DataType, type_text),
     (Decode, _decode),
     (Stage, _stage),
-    (Expr, lambda value: value_text(expression_text(value.tree))),
+    (OfTree, lambda value: value_text(expression_text(value.tree))),
 )
