@@ -92,9 +92,8 @@ def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema
 def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:
     """The types of columns after the stages, as manifests write them."""
     schema = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
-    return (
-        {field.name: type_text(field.type) for field in bind_stages(stages, schema).schema} if stages else {**types}
-    )
+    after = bind_stages(stages, schema).schema
+    return {field.name: type_text(field.type) for field in after} if stages else {**types}
 
 
 def _plain(field: pa.Field) -> pa.Field:

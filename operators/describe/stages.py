@@ -90,6 +90,10 @@ class Select(Compute, frozen=True, kw_only=True, tag="select"):
     names: tuple[str, ...]
     keeps: tuple[str, ...] = ()
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*self.names, *super().reads]))
+
     def after(self, names: Iterable[str]) -> list[str]:
         kept_names = [name for name in names if name in self.keeps and name not in (*self.names, *self.columns)]
         return [*self.names, *kept_names, *self.columns]

@@ -45,8 +45,7 @@ class BoundCompute:
     def run(self, rows: pa.Table) -> StageResult:
         """Rows with the computed columns behind the others; each sees the row as it was."""
         made = self.columns
-        # Columns that nobody reads after a selection do not arrive.
-        names = [name for name in self.stage.after(rows.column_names) if name in made or name in rows.column_names]
+        names = self.stage.after(rows.column_names)
         columns: dict[str, Values] = {
             name: made[name].evaluate(rows) if name in made else rows[name] for name in names
         }
