@@ -48,7 +48,8 @@ class StagedInput:
             )
         read_schema = pa.schema([_plain(self.stream.field(name)) for name in names])
         needed_names = tuple(columns_before(self.stages, ()))
-        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names, needed_names))
+        is_marked = not all(isinstance(stage, Decode) for stage in self.stages)
+        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names, needed_names, is_marked))
 
 
 def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput:

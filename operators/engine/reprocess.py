@@ -108,7 +108,7 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
         renamed = {name for names_then_now in names.items() if names_then_now[1] for name in names_then_now}
         if stages is not None and renamed & {name for step in stages.steps for name in step.makes}:
             can_run = np.zeros(ledger.num_rows, bool)
-            ledger = with_arrived(ledger, can_run)
+            ledger = with_arrived(stages, ledger, can_run)
         else:
             named_now = written.rename_columns([names.get(name) or name for name in written.column_names])
             ledger, can_run = put_back(stages, ledger, named_now, plan.input.read_names)

@@ -411,7 +411,8 @@ def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
         return StagedRows(seen_rows)
     result = _again(plan, stages, events.filter(pa.array(can_run)))
     staged_rows = with_fields(result.rows, names)
-    staged_rows = staged_rows.append_column(COMPUTED, stages.computed_of(staged_rows))
+    if stages.is_marked:
+        staged_rows = staged_rows.append_column(COMPUTED, stages.computed_of(staged_rows))
     staged_rows = staged_rows.select(seen_rows.column_names)
     row_numbers = np.flatnonzero(can_run)
     row_numbers = row_numbers if result.flags is None else row_numbers[result.flags]

@@ -396,7 +396,7 @@ class Plan(ABC):
         if watermark_us is not None and abs(watermark_us) < 2**62:  # else it does not fit into a timestamp
             marks = pa.array([watermark_us], pa.int64()).cast(self.mark_type).take(pa.array(nowhere))
         given = {"reason": why, "watermark": marks, **self.window_facts(rejected, watermark_us)}
-        if self.input.stages is not None:
+        if self.input.stages is not None and self.input.stages.is_marked:
             given[COMPUTED] = self.input.stages.computed_of(rejected)
         columns = [
             given[field.name]

@@ -98,12 +98,14 @@ class Stages:
     """
     needed_names: tuple[str, ...]
     """Of the columns that arrive, those that stages read."""
+    is_marked: bool = True
+    """Whether rows of the ledger have `COMPUTED`. What is decoded alone goes without: texts that are null say it."""
 
     @property
     def ledger_fields(self) -> list[pa.Field]:
         """The columns of the late ledger beside those that the operator sees."""
         arrived = [self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names]
-        return [*arrived, pa.field(COMPUTED, pa.string())]
+        return [*arrived, *([pa.field(COMPUTED, pa.string())] if self.is_marked else [])]
 
     def computed_of(self, rejected: pa.Table) -> Values:
         """The column `COMPUTED` of rows on their way into the ledger: those that come from where rows are read have
@@ -156,9 +158,13 @@ class Stages:
         """
         if COMPUTED in rows.column_names:
             return rows[COMPUTED].is_valid().to_numpy()
-        names = dict(self.ledger_names)
-        lacking = [n for n in self.needed_names if _ledger_column(rows, n, names.get(n, n)) is None]
-        return np.full(rows.num_rows, not lacking)
+        names, flags = dict(self.ledger_names), np.ones(rows.num_rows, bool)
+        for name in self.needed_names:
+            column = _ledger_column(rows, name, names.get(name, name))
+            if column is None:
+                return np.zeros(rows.num_rows, bool)
+            flags &= True if self.is_marked else column.is_valid().to_numpy()
+        return flags
 
     def arrivals(self, rows: pa.Table) -> pa.Table:
         """Rows of the late ledger, or rows as they arrive, with the columns of `read_schema` that they have."""
@@ -211,11 +217,16 @@ def put_back(
         if not arrived.all():
             column = pc.if_else(pa.array(arrived), column, ledger[ledger_name])
         ledger = _with_column(ledger, ledger_name, column)
-    return ledger if stages is None else with_arrived(ledger, flags), flags
+    return ledger if stages is None else with_arrived(stages, ledger, flags), flags
 
 
-def with_arrived(ledger: pa.Table, flags: Flags) -> pa.Table:
+def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
     """Rows of the ledger of which those with ``flags`` say that they have columns as they arrived."""
+    if not stages.is_marked:
+        for _, name in stages.ledger_names:
+            nulls = pa.scalar(None, ledger[name].type)
+            ledger = _with_column(ledger, name, pc.if_else(pa.array(flags), ledger[name], nulls))
+        return ledger
     texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
     return _with_column(ledger, COMPUTED, texts)
 

@@ -89,6 +89,10 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN, of=_events(decode=ts.json("value", {"t": TIME, "k": "string", "v": "int64", "name": "string"})))
         .retain_windows("1 hour"), 118
     ),
+    "computed": lambda: case(
+        _job(TEN, of=_events().where("v > 2 or k is null").with_columns(v="v * 2 - at", k="upper(k)"))
+        .retain_windows("1 hour"), 119
+    ),
     "sliding": lambda: case(_job(SLIDING).accumulation("retracting"), 8),
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),
