@@ -28,7 +28,7 @@ def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[s
     return {name: condition_tree(value) for name, value in columns.items()}
 
 
-def check_identity(view: StreamView) -> None:
+def check_raw_identity(view: StreamView) -> None:
     """Check that what the messages of a stream are known by is not computed. Raises `UsageError`."""
     computed_names = {name for stage in view.stages if isinstance(stage, Compute) for name in stage.makes}
     if names := sorted(computed_names & {view.offset, view.origin}):

@@ -36,7 +36,7 @@ from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.readings import readings_of
 from tidestate.operators.streams.running import Runs
-from tidestate.operators.streams.selecting import check_identity, column_trees, condition_tree, selection
+from tidestate.operators.streams.selecting import check_raw_identity, column_trees, condition_tree, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
@@ -583,7 +583,7 @@ def prepared(stream: Stream) -> Stream:
 
 def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, Stream]:
     for stream in (left, right) if identity else ():
-        check_identity(stream.view)
+        check_raw_identity(stream.view)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 
