@@ -1,7 +1,8 @@
 """The public names of `tidestate`, by what they are for.
 
-Aggregates, triggers, watermarks, sinks, stores and what tests need have namespaces of their own: `tidestate.agg`,
-`tidestate.trigger`, `tidestate.watermark`, `tidestate.sinks`, `tidestate.stores`, `tidestate.testing`.
+Aggregates, functions of expressions, triggers, watermarks, sinks, stores and what tests need have namespaces of their
+own: `tidestate.agg`, `tidestate.fn`, `tidestate.trigger`, `tidestate.watermark`, `tidestate.sinks`,
+`tidestate.stores`, `tidestate.testing`.
 
 A span of time (`Span`) is text such as "10 minutes", "1h30m" or "PT10M", or a timedelta; a time (`Moment`) is text
 such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970.
@@ -12,6 +13,11 @@ __all__ = [
     "stream",
     "merge",
     "union",
+    # Values that are computed of a row
+    "col",
+    "lit",
+    "when",
+    "expr",
     # Settings of streams and of the sides of a join
     "json",
     "lifetime",
@@ -63,8 +69,10 @@ __all__ = [
     "GroupedStream",
     "MergedStreams",
     "OperatorStream",
+    "StagedStream",
     "Aggregation",
     "JoinedStream",
+    "Expr",
     "SparkJob",
     "DurableQuery",
     "Standalone",
@@ -83,6 +91,11 @@ from tidestate.operators.describe.sinks import Refused as Refused
 from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
 from tidestate.operators.embedded.loop import run_operator as run_operator
 from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
+from tidestate.operators.expressions.builder import Expr as Expr
+from tidestate.operators.expressions.builder import col as col
+from tidestate.operators.expressions.builder import expr as expr
+from tidestate.operators.expressions.builder import lit as lit
+from tidestate.operators.expressions.builder import when as when
 from tidestate.operators.inspect.on_spark import register as register_format
 from tidestate.operators.local.harness import Harness as Harness
 from tidestate.operators.local.parquet_folder import ParquetFolder as ParquetFolder
@@ -101,6 +114,7 @@ from tidestate.operators.streams.stream import GroupedStream as GroupedStream
 from tidestate.operators.streams.stream import JoinedStream as JoinedStream
 from tidestate.operators.streams.stream import MergedStreams as MergedStreams
 from tidestate.operators.streams.stream import OperatorStream as OperatorStream
+from tidestate.operators.streams.stream import StagedStream as StagedStream
 from tidestate.operators.streams.stream import Stream as Stream
 from tidestate.operators.streams.windows import count_windows as count_windows
 from tidestate.operators.streams.windows import global_window as global_window

@@ -1,7 +1,7 @@
 """Durable window state for PySpark.
 
-The public names are those of `tidestate.operators`, and the namespaces `agg`, `trigger`, `watermark`, `sinks`,
-`stores` and `testing`. They are loaded when they are asked for: importing this package is cheap.
+The public names are those of `tidestate.operators`, and the namespaces `agg`, `fn`, `trigger`, `watermark`,
+`sinks`, `stores` and `testing`. They are loaded when they are asked for: importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-_NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
+_NAMESPACES = ("agg", "fn", "sinks", "stores", "testing", "trigger", "watermark")
 _MODULES = (*_NAMESPACES, "operators", "recovery", "statestore")
 _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
@@ -26,6 +26,7 @@ if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.pat
 
 if TYPE_CHECKING:
     from tidestate import agg as agg
+    from tidestate import fn as fn
     from tidestate import sinks as sinks
     from tidestate import stores as stores
     from tidestate import testing as testing

@@ -9,6 +9,7 @@ import msgspec
 
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
+from tidestate.operators.bind.evolve_readers import refused_behind
 from tidestate.operators.bind.evolve_settings import settings
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
@@ -16,6 +17,7 @@ from tidestate.operators.bind.stages import types_after
 from tidestate.operators.bind.stored_description import stored_configuration, stored_description
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
+from tidestate.operators.describe.stages import StoredStage
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import PANE_KIND, Plan
@@ -137,7 +139,15 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
         )
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
+    if may_change and (behind := refused_behind(graph, head.operators, stored_stages(head))) is not None:
+        name, change = behind
+        raise refusal(name, [change])
     return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed)
+
+
+def stored_stages(head: Manifest) -> dict[str, tuple[StoredStage, ...]]:
+    """The stages that the operators of a checkpoint have, by name."""
+    return {name: stored_description(operator).stages for name, operator in head.operators.items()}
 
 
 def other_job(graph: Graph, head: Manifest) -> IncompatibleError:

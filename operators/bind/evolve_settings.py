@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tidestate.operators.bind.evolve_stages import STAGES, stages_rule
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.describe.configuration import BY_HAND, description_of, watermarks_of
 from tidestate.operators.describe.sides import AT, SIDE
@@ -131,7 +132,7 @@ _ORIGINS: dict[str, tuple[SettingRule, str]] = {
 }
 _STAGES: dict[str, tuple[SettingRule, str]] = {
     # Types of the columns that the operator sees are compared as such.
-    "stages": (_always, "for rows from now on; those in the late ledger may be put back by it"),
+    STAGES: (stages_rule, "for rows from now on; those in the late ledger may be put back by it"),
 }
 _IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {

@@ -107,7 +107,7 @@ def _columns_read(one: Runnable, available: list[str]) -> list[str]:
 def _of_panes(one: Runnable, upstream: Plan) -> pa.Schema:
     """What an operator reads of another one's panes."""
     schema = downstream_schema(upstream)
-    return schema if isinstance(one, Sided) else schema_with_fields(schema, input_columns(one, ()))
+    return schema if isinstance(one, Sided) else schema_with_fields(schema, _columns_read(one, []))
 
 
 def _readable(description: Runnable, schema: pa.Schema, name: str) -> pa.Schema:
@@ -148,6 +148,7 @@ def _fitted(
     schema = schemas[origins[0]]
     if not fed or not isinstance(one, Windowed):
         return one, schema
+    seen_names = columns_after(one.stages, schema.names)
     if one.windows is not None and one.windows.numbered:
         raise UsageError(
             "sessions of messages number the messages of a stream in the order of their offsets, and the rows of an "
@@ -163,8 +164,8 @@ def _fitted(
             one = replace(one, event_time=AT)
         return one, pa.schema([field for field in schema if field.name != PANE_TIME])
     timeless = one.event_time is None and not one.processing_time and not one.windows.by_offset
-    if timeless and PANE_TIME in schema.names:
-        return replace(one, event_time="timestamp" if "timestamp" in schema.names else PANE_TIME), schema
+    if timeless and PANE_TIME in seen_names:
+        return replace(one, event_time="timestamp" if "timestamp" in seen_names else PANE_TIME), schema
     return one, schema
 
 

@@ -13,7 +13,7 @@ from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.output_origin import check_origin, with_origin
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
-from tidestate.operators.bind.stages import bind_stages
+from tidestate.operators.bind.stages import bind_stages, check_computed
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
 from tidestate.operators.describe.altered import Altered
@@ -47,6 +47,7 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
     description = with_origin(description)
+    check_computed(description, signed=signed)
     staged = bind_stages(description.stages, schema)
     if staged.stages:
         schema = schema_with_fields(staged.schema, input_columns(description, ()))

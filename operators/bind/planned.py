@@ -12,8 +12,10 @@ from tidestate.operators.bind.evolve import (
     new_line,
     other_job,
     refusal,
+    stored_stages,
 )
 from tidestate.operators.bind.evolve_losses import check_operators, holds_rows, without_losses
+from tidestate.operators.bind.evolve_readers import refused_behind
 from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.describe.start_plan import PlannedChange
 from tidestate.operators.plan.graph import Graph, Node
@@ -47,6 +49,10 @@ def compare_graph(graph: Graph, head: Manifest, dropped: Dropped) -> Comparison:
             comparison.changes.append(PlannedChange(name, "operator", None, name, new_line(name)))
         else:
             _compare(comparison, node, stored, head.id + 1, dropped)
+    if (behind := refused_behind(graph, head.operators, stored_stages(head))) is not None:
+        name, change = behind
+        comparison.refusals.append(refusal(name, [change]))
+        comparison.changes.append(_planned(name, change))
     for name in sorted(set(head.operators) - set(graph.plans)):
         loses = holds_rows(head.operators[name])
         line = gone_line(name, head.id)

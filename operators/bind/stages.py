@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import Compute, Decode, StoredStage, columns_before
-from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.stages import BoundStage, Stages
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.plan.plan import PANE_KIND, Plan
+from tidestate.operators.plan.stages import COMPUTED, BoundStage, Stages, received_name
 from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
 from tidestate.statestore.errors import UsageError
@@ -33,19 +35,21 @@ class StagedInput:
         names = columns_before(self.stages, seen_names)
         made_names = {name for stage in self.stages for name in stage.makes}
         ledger_names = tuple(
-            (name, f"received_{name}" if name in plan.input.schema.names else name)
+            (name, received_name(name) if name in plan.input.schema.names else name)
             for name in names
             if name in made_names or name not in seen_names
         )
         taken_names = {*plan.input.schema.names, *(field.name for field in plan.ledger_facts)}
-        if clash := sorted(name for _, name in ledger_names if name in taken_names):
+        if clash := sorted(name for name in (*dict(ledger_names).values(), COMPUTED) if name in taken_names):
             raise UsageError(
                 "the late ledger has columns of these names: rename the columns of the input",
                 code="name-taken",
                 names=clash,
             )
         read_schema = pa.schema([_plain(self.stream.field(name)) for name in names])
-        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names))
+        needed_names = tuple(columns_before(self.stages, ()))
+        is_marked = not all(isinstance(stage, Decode) for stage in self.stages)
+        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names, needed_names, is_marked))
 
 
 def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput:
@@ -57,18 +61,40 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
     return StagedInput(stages, tuple(steps), schema, schema_after)
 
 
+def check_computed(description: Runnable, *, signed: bool) -> None:
+    """Check that no stage computes what must be as it arrived: the identity of messages, by which a redelivery is
+    known under every description, and what an operator in front takes back. Raises `UsageError`.
+    """
+    computed_names = {name for stage in description.stages if isinstance(stage, Compute) for name in stage.makes}
+    known = description.known if isinstance(description, Windowed) else None
+    if known is not None and (names := sorted(computed_names & set(known.identity))):
+        raise UsageError(
+            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
+            code="stage-identity",
+            operator=description.name,
+            columns=names,
+        )
+    if signed and PANE_KIND in computed_names:
+        raise UsageError(
+            "behind an operator that takes rows back, kind says which ones: give the computed column another name",
+            code="stage-column",
+            operator=description.name,
+        )
+
+
 def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema]:
     if isinstance(stage, Decode):
         return bind_decode(stage, schema)
-    return bind_compute(stage, schema) if isinstance(stage, Compute) else bind_filter(stage, schema)
+    if isinstance(stage, Compute):
+        return bind_compute(stage, schema)
+    return bind_filter(stage, schema)
 
 
 def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:
     """The types of columns after the stages, as manifests write them."""
     schema = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
-    return (
-        {field.name: type_text(field.type) for field in bind_stages(stages, schema).schema} if stages else {**types}
-    )
+    after = bind_stages(stages, schema).schema
+    return {field.name: type_text(field.type) for field in after} if stages else {**types}
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -8,7 +8,7 @@ its operators see, follow from the description alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -31,10 +31,10 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """The columns that it adds, or puts in the place of those of the same name."""
         raise NotImplementedError
 
-    @property
-    def drops(self) -> tuple[str, ...]:
-        """The columns that are gone after it, unless it makes them again."""
-        return ()
+    def after(self, names: Iterable[str]) -> list[str]:
+        """The columns of rows after it that have these before: what it makes comes last."""
+        made_names = self.makes
+        return [*(name for name in names if name not in made_names), *made_names]
 
 
 class DecodedField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,9 +62,8 @@ class Decode(Stage, frozen=True, kw_only=True, tag="decode"):
     def makes(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.schema)
 
-    @property
-    def drops(self) -> tuple[str, ...]:
-        return (self.column,)
+    def after(self, names: Iterable[str]) -> list[str]:
+        return super().after(name for name in names if name != self.column)
 
 
 class Compute(Stage, frozen=True, kw_only=True, tag="with_columns"):
@@ -80,6 +79,24 @@ class Compute(Stage, frozen=True, kw_only=True, tag="with_columns"):
     @property
     def makes(self) -> tuple[str, ...]:
         return tuple(self.columns)
+
+
+class Select(Compute, frozen=True, kw_only=True, tag="select"):
+    """Rows have the columns ``names``, in this order, and behind them those that are computed of the row as it was
+    before this stage. ``keeps``: those that stay as well where the rows have them: an operator's output tells its
+    readers by them when a row happened and whether it is taken back.
+    """
+
+    names: tuple[str, ...]
+    keeps: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*self.names, *super().reads]))
+
+    def after(self, names: Iterable[str]) -> list[str]:
+        kept_names = [name for name in names if name in self.keeps and name not in (*self.names, *self.columns)]
+        return [*self.names, *kept_names, *self.columns]
 
 
 class Filter(Stage, frozen=True, kw_only=True, tag="where"):
@@ -99,7 +116,7 @@ class Filter(Stage, frozen=True, kw_only=True, tag="where"):
         return ()
 
 
-StoredStage = Decode | Compute | Filter
+StoredStage = Decode | Compute | Select | Filter
 """Every kind of stage that a manifest may hold."""
 
 
@@ -107,8 +124,7 @@ def columns_after(stages: Sequence[Stage], columns: Iterable[str]) -> list[str]:
     """The columns that rows with ``columns`` have after the stages."""
     names = list(columns)
     for stage in stages:
-        lost_names = {*stage.drops, *stage.makes}
-        names = [*(name for name in names if name not in lost_names), *stage.makes]
+        names = stage.after(names)
     return names
 
 
@@ -121,3 +137,23 @@ def columns_before(stages: Sequence[Stage], seen_names: Iterable[str]) -> list[s
         made_names = set(stage.makes)
         names = [*stage.reads, *(name for name in names if not {name, name.partition(".")[0]} & made_names)]
     return list(dict.fromkeys(names))
+
+
+def derivation(stages: Sequence[Stage], column: str) -> list[Any]:
+    """How a column comes to be: of each stage, from the last to the first, what it makes that the column is made of.
+    Equal where the same values are made; filters make none.
+    """
+    parts, needed_names = list[Any](), {column, column.partition(".")[0]}
+    for stage in reversed(stages):
+        made_names = needed_names & set(stage.makes)
+        if not made_names:
+            continue
+        if isinstance(stage, Compute):
+            trees = {name: stage.columns[name] for name in sorted(made_names)}
+            read_names = {name for tree in trees.values() for name in columns_needed(tree)}
+            parts.append(trees)
+        else:
+            read_names = set(stage.reads)
+            parts.append((stage.reads, sorted(made_names)))
+        needed_names = (needed_names - made_names) | read_names
+    return [*parts, sorted(needed_names)]

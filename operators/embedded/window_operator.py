@@ -98,8 +98,8 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         )
         if plan.input.stages is not None and plan.input.watermarks.filters_rows:
             raise UsageError(
-                "by hand a stream with CTIs or buffers is not decoded: give rows that are decoded, or run the "
-                "job standalone in this process, job.standalone(checkpoint=…)",
+                "by hand a stream with CTIs or buffers is not decoded, filtered or computed: give rows as the "
+                "windows read them, or run the job standalone in this process, job.standalone(checkpoint=…)",
                 code="decode-by-hand",
                 operator=plan.name,
             )

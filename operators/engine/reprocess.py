@@ -16,6 +16,7 @@ from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
+from tidestate.operators.plan.stages import COMPUTED, rows_put_back, with_arrived
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, Output
@@ -82,33 +83,36 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reas
     for name, output in waiting_outputs(job.checkpoint, job.head, chosen):
         for rows_then in as_written(job.checkpoint, output.late_of(name)):
             names = names_now(job.head.operators[name].renamed, output.id)
-            ledger = in_columns(rows_then, taking[name].late_schema, names)
-            waiting_rows = ledger.filter(pc.is_in(ledger["reason"], reasons))
+            others[name].append(rows_then["reason"])
+            waiting_rows = rows_then.filter(pc.is_in(rows_then["reason"], reasons))
             ledgers[name].append(_in_form_of_now(taking[name], waiting_rows, names))
-            others[name].append(ledger["reason"])
     if reason is not None:
         _check_others(reason, chain.from_iterable(others.values()))
     waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
 
 
-def _in_form_of_now(plan: Plan, ledger: pa.Table, names: Mapping[str, str]) -> pa.Table:
-    """Rows of a ledger as the stages of now can take them; ``names``: what columns of then are called now.
+def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    """Rows of a ledger, as they were ``written``, as the stages of now can take them; ``names``: what columns of then
+    are called now.
 
     A row that could not be decoded comes back only to a job that decodes the same column, under the names of then: it
     has nothing else. It stays in the ledger otherwise, and that is logged. A row that came late has the columns that
     the operator saw too, and comes back with these if names have changed.
     """
-    stages, undecodable = plan.input.stages, pc.equal(ledger["reason"], UNDECODABLE).to_numpy()
-    if not undecodable.any() and stages is None:
-        return ledger
-    can_run = np.zeros(ledger.num_rows, bool)
-    if stages is not None:
+    stages, ledger = plan.input.stages, in_columns(written, plan.late_schema, names)
+    undecodable = pc.equal(ledger["reason"], UNDECODABLE).to_numpy()
+    if stages is None and COMPUTED not in written.column_names:
+        can_run = ~undecodable
+    else:
         renamed = {name for names_then_now in names.items() if names_then_now[1] for name in names_then_now}
-        if renamed & {name for step in stages.steps for name in step.makes}:
-            ledger = stages.without_values_as_arrived(ledger)
+        if stages is not None and renamed & {name for step in stages.steps for name in step.makes}:
+            can_run = np.zeros(ledger.num_rows, bool)
+            ledger = with_arrived(stages, ledger, can_run)
         else:
-            can_run = stages.can_run(ledger)
+            named_now = written.rename_columns([names.get(name) or name for name in written.column_names])
+            ledger, can_run = rows_put_back(stages, ledger, named_now, plan.input.read_names)
+            can_run = np.zeros(ledger.num_rows, bool) if stages is None else can_run
     if count := int((undecodable & ~can_run).sum()):
         log.warning(
             "%d rows of %s that could not be decoded stay in the ledger: the job does not decode the column that "

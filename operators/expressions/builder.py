@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidestate.operators.expressions.parsing import parse_expression
 from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.expressions.sql_types import sql_name, type_named
-from tidestate.operators.expressions.tree import CallNode, ColumnNode, ExprNode, check_bounds, literal_node
+from tidestate.operators.expressions.tree import CallNode, ColumnNode, ExprNode, OfTree, check_bounds, literal_node
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 
@@ -17,14 +17,14 @@ ExprOrValue: TypeAlias = "Expr | Any"
 """Another expression, or a plain value, which becomes a literal."""
 
 
-class Expr:
+class Expr(OfTree):
     """A value that is computed for each row: ``col("price") * col("qty") > 100``.
 
     It combines with Python's operators, with ``&``, ``|`` and ``~`` for conditions, and has the methods of PySpark's
     columns under their names. Its types are looked at when the job knows those of its input.
     """
 
-    __slots__ = ("tree",)
+    __slots__ = ()
     # Python would otherwise ask for item 0, 1, 2 … of a column, for ever.
     __iter__ = None
     __contains__ = None

@@ -83,6 +83,13 @@ prepare(CallNode)
 _CALL = msgspec.json.Encoder()
 
 
+class OfTree:
+    """What stands for a tree where users write one, and is printed as its text."""
+
+    __slots__ = ("tree",)
+    tree: ExprNode
+
+
 def arguments_of(node: ExprNode) -> tuple[ExprNode, ...]:
     """The arguments of a call; a column and a literal have none."""
     return node.args if isinstance(node, CallNode) else ()

@@ -18,11 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import PANE_TIME, count_timings
-from tidestate.operators.plan.input_spec import without_place
+from tidestate.operators.plan.input_spec import Check, without_place
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
-from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
+from tidestate.operators.plan.reasons import (
+    BAD_OFFSET,
+    EDGE_ENDS,
+    FILTERED,
+    LEDGER_REASONS,
+    NO_WINDOW,
+    PURGED,
+    VERY_LATE,
+)
 from tidestate.operators.plan.slicing import SlicedRows
-from tidestate.operators.plan.stages import StagedRows, Stages
+from tidestate.operators.plan.stages import COMPUTED, StagedRows, Stages
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
     Claims,
@@ -39,7 +47,7 @@ from tidestate.operators.progress.progress import (
     watermark_of,
 )
 from tidestate.operators.progress.watermarks import BEGINNING_US, LIMIT_US
-from tidestate.statestore.arrays import Counters, total
+from tidestate.statestore.arrays import Counters, Flags, Times, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.keyhash import partition_of
@@ -171,17 +179,20 @@ def _classified_rows(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
-    events, filtered = _filtered(events)
+    arrived, passes = events, _passes(events)
+    if passes is not None:
+        first = None if first is None else _without_left_out(first)
+        events = events.filter(pa.array(passes)).drop_columns([PASSES])
     times = event_times(events[plan.input.event_time])
-    accepted, rejected, counters = judge(plan, events, context, times)
-    claims, passed_by = Claims(), accepted.slice(0, 0)
-    if filtered.num_rows:
-        passed_by, _, _ = judge(plan, filtered, context, event_times(filtered[plan.input.event_time]))
-        counters["filtered"] = filtered.num_rows
+    judged = judge(plan, events, context, times)
+    accepted, rejected, counters = judged.accepted, judged.rejected, judged.counters
+    claims, timely = Claims(), accepted
+    if passes is not None:
+        timely, claims = _timely(plan, arrived, passes, judged, context)
+        counters[FILTERED] = int(np.count_nonzero(~passes))
     if not plan.reprocessing:
-        timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
-        claims, more = read_after_checks(plan.input.watermarks, timely, rejected, context.now_us)
-        counters |= more
+        of_rows, more = read_after_checks(plan.input.watermarks, timely, rejected, context.now_us)
+        claims, counters = joined_claims([claims, of_rows]), counters | more
     if first is not None:
         claims = joined_claims([first.claims, claims])
         counters, rejected = _with_first(counters, first), _both(plan, first, rejected, context)
@@ -189,16 +200,16 @@ def _classified_rows(
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
     newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
-    if not plan.reprocessing and accepted.num_rows + passed_by.num_rows:
-        timely = pa.concat_tables([accepted, passed_by]) if passed_by.num_rows else accepted
-        timely_us = event_times(timely[plan.input.event_time]) if passed_by.num_rows else times
+    if not plan.reprocessing and timely.num_rows:
+        timely_us = times if timely is accepted else event_times(timely[plan.input.event_time])
         peak = peak_of(timely_us, timely, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
         whole = _as_seen(plan, whole)
         sent = PartitionedRows.of(plan.arrive(whole, times, context), plan.input.key_names, partitions)
-        nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
+        nothing_yet = {name: 0 for name in counters if name not in (*LEDGER_REASONS, FILTERED)}
+        nothing_yet |= {FILTERED: counters[FILTERED]} if FILTERED in counters else {}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
         return Classified(sent, accepted, None, newest, nothing_yet, claims)
     if not accepted.num_rows:
@@ -211,12 +222,46 @@ def _classified_rows(
     return Classified(partials, accepted, rejected, newest, counters, claims)
 
 
-def _filtered(events: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The rows that pass the conditions of the stages, and those that do not, which count for the watermark alone."""
-    if PASSES not in events.column_names:
-        return events, events.slice(0, 0)
-    passes, rows = events[PASSES], events.drop_columns([PASSES])
-    return rows.filter(passes), rows.filter(pc.invert(passes))
+def _passes(events: pa.Table) -> Flags | None:
+    """Which rows pass the conditions of the stages; None where all do."""
+    return events[PASSES].to_numpy() if PASSES in events.column_names else None
+
+
+def _without_left_out(first: InputReading) -> InputReading:
+    """What a generator refused, or took as the end of an edge, without rows that a condition leaves out."""
+    refused, ends = first.refused, first.ends
+    if refused is not None:
+        rows, reasons = refused
+        refused = rows.filter(rows[PASSES]).drop_columns([PASSES]), reasons.filter(rows[PASSES].combine_chunks())
+    if ends is not None:
+        ends = ends.filter(ends[PASSES]).drop_columns([PASSES])
+    return replace(first, refused=refused, ends=ends)
+
+
+def _timely(
+    plan: Plan, arrived: pa.Table, passes: Flags, judged: Judged, context: Context
+) -> tuple[pa.Table, Claims]:
+    """The rows that move the watermark, in their order, with the columns that are read for it: those that are
+    ``judged`` accepted, and those that a condition leaves out and whose times would be. Also the claims of the others
+    of these: their source is not idle.
+
+    A row that is left out needs no key, as it is in no result.
+    """
+    watermarks, event_time = plan.input.watermarks, plan.input.event_time
+    by = [watermarks.by] if watermarks.by else []
+    names = dict.fromkeys([event_time, *plan.named_by, *by, *watermarks.columns])
+    rows = arrived.select([name for name in names if name in arrived.column_names])
+    left_out = arrived.filter(pa.array(~passes))
+    times = event_times(left_out[event_time])
+    reasons, _ = _judgement(plan, left_out, context, times, plan.time_checks)
+    in_time = np.ones(left_out.num_rows, bool) if reasons is None else reasons == ""
+    flags = np.empty(len(passes), bool)
+    flags[passes] = True if judged.keep is None else judged.keep
+    flags[~passes] = in_time
+    awake = Claims()
+    if not plan.reprocessing and not in_time.all():
+        awake = Claims(rejected=rows_of_sources(watermarks, left_out.filter(pa.array(~in_time))))
+    return rows.filter(pa.array(flags)), awake
 
 
 def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:
@@ -325,6 +370,8 @@ def receive(plan: Plan, events: pa.Table, context: Context) -> StagedRows:
     rows = _added_and_typed(plan, with_fields(result.rows, spec.schema.names), events, context)
     for _, name in spec.stages.ledger_names:
         rows = rows.append_column(name, result.rows[name])
+    if COMPUTED in result.rows.column_names:
+        rows = rows.append_column(COMPUTED, result.rows[COMPUTED])
     return replace(result, rows=rows)
 
 
@@ -363,14 +410,20 @@ def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
     if not can_run.any():
         return StagedRows(seen_rows)
     result = _again(plan, stages, events.filter(pa.array(can_run)))
-    staged_rows = with_fields(result.rows, names).select(seen_rows.column_names)
+    staged_rows = with_fields(result.rows, names)
+    if stages.is_marked:
+        staged_rows = staged_rows.append_column(COMPUTED, stages.computed_of(staged_rows))
+    staged_rows = staged_rows.select(seen_rows.column_names)
     row_numbers = np.flatnonzero(can_run)
     row_numbers = row_numbers if result.flags is None else row_numbers[result.flags]
     row_numbers = np.concatenate([row_numbers, np.flatnonzero(~can_run)])
     rows = pa.concat_tables([staged_rows, seen_rows.cast(staged_rows.schema)])
-    flags = np.zeros(events.num_rows, bool)
+    flags, order = np.zeros(events.num_rows, bool), np.argsort(row_numbers)
     flags[row_numbers] = True
-    return StagedRows(rows.take(pa.array(np.argsort(row_numbers))), flags, result.refusals)
+    passes = result.passes
+    if passes is not None:
+        passes = np.concatenate([passes, np.ones(seen_rows.num_rows, bool)])[order]
+    return StagedRows(rows.take(pa.array(order)), flags, result.refusals, passes)
 
 
 def _as_seen(plan: Plan, rows: pa.Table) -> pa.Table:
@@ -436,30 +489,48 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def judge(
-    plan: Plan, events: pa.Table, context: Context, times: npt.NDArray[np.int64]
-) -> tuple[pa.Table, pa.Table | None, Counters]:
-    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
+@dataclass(frozen=True)
+class Judged:
+    """Events, split. ``keep``: which are accepted, None for all; shape ``(events,)``. ``rejected``: ledger rows of
+    the others. ``counters``: the classes of lateness.
+    """
+
+    accepted: pa.Table
+    rejected: pa.Table | None
+    counters: dict[str, int]
+    keep: Flags | None = None
+
+
+def _judgement(
+    plan: Plan, events: pa.Table, context: Context, times: Times, checks: Sequence[Check]
+) -> tuple[npt.NDArray[np.str_] | None, list[Flags]]:
+    """Why each of ``events``, at these ``times``, is rejected, "" for one that is not; None if none is. Also which
+    ones fail each of the ``checks``.
+    """
     watermark_us = watermark_of(context.before)
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
         early = plan.too_late(events, times, watermark_us)
-    failed = [(check.failing(events, times), check.reason) for check in plan.checks]
+    failed = [(check.failing(events, times), check.reason) for check in checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
-    accepted = events
-    keep = None
-    if reasons is not None:
-        keep = reasons == ""
-        accepted = events.filter(pa.array(keep))
+    return reasons, [failing for failing, _ in failed]
+
+
+def judge(plan: Plan, events: pa.Table, context: Context, times: Times) -> Judged:
+    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
+    watermark_us = watermark_of(context.before)
+    reasons, failing = _judgement(plan, events, context, times, plan.checks)
+    keep = None if reasons is None else reasons == ""
     counters = _counted(plan, times, keep, watermark_us)
     if not plan.reprocessing:
-        counters |= _by_current_window(plan, times, [failing for failing, _ in failed], watermark_us)
+        counters |= _by_current_window(plan, times, failing, watermark_us)
     if reasons is None or keep is None:
-        return accepted, None, counters
+        return Judged(events, None, counters)
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
-    return accepted, plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
+    rejected = plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us)
+    return Judged(events.filter(pa.array(keep)), rejected, counters, keep)
 
 
 def _counted(

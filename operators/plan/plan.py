@@ -30,6 +30,7 @@ from tidestate.operators.plan.input_spec import (
 )
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
+from tidestate.operators.plan.stages import COMPUTED
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
@@ -160,6 +161,12 @@ class Plan(ABC):
             short_key(keys),
             time_in_range(),
         )
+
+    @cached_property
+    def time_checks(self) -> tuple[Check, ...]:
+        """Those of `checks` that are about when a row happened, and its place among others."""
+        order = (has_place(self.input.order),) if self.input.order else ()
+        return (*order, not_null((self.input.event_time,), NULL_TIME), time_in_range())
 
     @property
     def own_checks(self) -> tuple[Check, ...]:
@@ -389,6 +396,8 @@ class Plan(ABC):
         if watermark_us is not None and abs(watermark_us) < 2**62:  # else it does not fit into a timestamp
             marks = pa.array([watermark_us], pa.int64()).cast(self.mark_type).take(pa.array(nowhere))
         given = {"reason": why, "watermark": marks, **self.window_facts(rejected, watermark_us)}
+        if self.input.stages is not None and self.input.stages.is_marked:
+            given[COMPUTED] = self.input.stages.computed_of(rejected)
         columns = [
             given[field.name]
             if field.name in given

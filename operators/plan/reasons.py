@@ -24,6 +24,8 @@ WHY_NEVER = {
 """Why a row with such a reason is never put back. All others were refused for what they hold."""
 DUPLICATES = "duplicates"
 """Counts rows that are known already; they are in no ledger."""
+FILTERED = "filtered"
+"""Counts rows that a condition leaves out; they are no events, and in no ledger."""
 EDGE_ENDS = "edge_ends"
 """Counts ends of edges that were taken; they are in no window."""
 PUT_BACK, INCOMPLETE, INCOMPLETE_PANES = "put_back", "incomplete_windows", "incomplete_panes"

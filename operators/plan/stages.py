@@ -8,20 +8,31 @@ harness, operators by hand. ::
                              │        └─────► left out by a condition
                              └──────────────► the late ledger, with the reason of the stage
 
+A condition decides which rows go on, and the others move the watermark all the same. They are judged for that alone,
+so they stay in the table, with a flag, until a generator that goes by the order of rows has read them.
+
 The late ledger has of each row the columns that the operator sees, and beside them those that the stages read, as
 they arrived (`Stages.ledger_names`). So a row comes back from it in the form in which it came, and runs through the
-stages that the job has by then.
+stages that the job has by then. `COMPUTED` says of each row which of its columns did not arrive like that; it is null
+for a row that was refused next to the state, where only what the operator sees is known (`rows_put_back`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, Values
+
+COMPUTED = "computed_columns"
+"""The column of the late ledger with the names of the columns that stages have made, with commas between them; null
+for a row that has nothing as it arrived.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,21 +86,38 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of an operator's input, with what they read.
-
-    ``read_schema``: the columns that are read of the stream, with the types of the first input. ``ledger_names``: of
-    those columns that the operator does not see as they arrived, the name that they have in the ledger: their own, or
-    ``received_value`` where the operator has another column ``value``.
-    """
+    """The stages of an operator's input, with what they read."""
 
     read_schema: pa.Schema
+    """The columns that are read of the stream, with the types of the first input."""
     steps: tuple[BoundStage, ...]
+    """What happens to the rows, in this order."""
     ledger_names: tuple[tuple[str, str], ...]
+    """Of those columns that the operator does not see as they arrived, the name that they have in the ledger: their
+    own, or `received_name` where the operator has another column of the name.
+    """
+    needed_names: tuple[str, ...]
+    """Of the columns that arrive, those that stages read."""
+    is_marked: bool = True
+    """Whether rows of the ledger have `COMPUTED`. What is decoded alone goes without: texts that are null say it."""
 
     @property
     def ledger_fields(self) -> list[pa.Field]:
         """The columns of the late ledger beside those that the operator sees."""
-        return [self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names]
+        arrived = [self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names]
+        return [*arrived, *([pa.field(COMPUTED, pa.string())] if self.is_marked else [])]
+
+    def computed_of(self, rejected: pa.Table) -> Values:
+        """The column `COMPUTED` of rows on their way into the ledger: those that come from where rows are read have
+        the columns as they arrived, those that were refused next to the state do not.
+        """
+        if COMPUTED in rejected.column_names:
+            return rejected[COMPUTED]
+        count = rejected.num_rows
+        if any(name not in rejected.column_names for _, name in self.ledger_names):
+            return pa.nulls(count, pa.string())
+        made_names = sorted({name for step in self.steps for name in step.makes})
+        return pa.array([",".join(made_names)], pa.string()).take(pa.array(np.zeros(count, np.int64)))
 
     def run(self, arrivals: pa.Table) -> StagedRows:
         """Rows with the columns of `read_schema`, through all stages."""
@@ -106,36 +134,37 @@ class Stages:
             if result.passes is not None:
                 passes = result.passes if passes is None else passes & result.passes
             if result.flags is not None:
-                passes = None if passes is None else passes[result.flags]
-                refused_rows = ledger_rows.take(pa.array(row_numbers[~result.flags]))
-                refusals.append(RefusedRows(refused_rows, result.reason))
+                refused = ~result.flags
+                if passes is not None:
+                    # A row that was left out before is no event, whatever a later stage makes of it.
+                    passes, refused = passes[result.flags], refused & passes
+                if refused.any():
+                    refusals.append(RefusedRows(ledger_rows.take(pa.array(row_numbers[refused])), result.reason))
                 row_numbers = row_numbers[result.flags]
         flags = None
-        if refusals:
+        if len(row_numbers) < arrivals.num_rows:
             flags = np.zeros(arrivals.num_rows, bool)
             flags[row_numbers] = True
             ledger_rows = ledger_rows.filter(pa.array(flags))
         for ledger_name in names.values():
             rows = _with_column(rows, ledger_name, ledger_rows[ledger_name])
+        if passes is not None and passes.all():
+            passes = None
         return StagedRows(rows, flags, tuple(refusals), passes)
 
     def can_run(self, rows: pa.Table) -> Flags:
-        """Which ``rows`` of the late ledger have what all stages read, as it arrived, so that they can run through
-        these. The others were refused next to the state, or had other stages, and have the columns that the operator
-        saw alone. Shape ``(rows,)``.
+        """Which ``rows`` to be put back have what all stages read, as it arrived: of the ledger those that say so, of
+        given rows all, or none if a column is not there. Shape ``(rows,)``.
         """
+        if COMPUTED in rows.column_names:
+            return rows[COMPUTED].is_valid().to_numpy()
         names, flags = dict(self.ledger_names), np.ones(rows.num_rows, bool)
-        for name in {name for step in self.steps for name in step.reads}:
+        for name in self.needed_names:
             column = _ledger_column(rows, name, names.get(name, name))
-            flags &= np.zeros(rows.num_rows, bool) if column is None else column.is_valid().to_numpy()
+            if column is None:
+                return np.zeros(rows.num_rows, bool)
+            flags &= True if self.is_marked else column.is_valid().to_numpy()
         return flags
-
-    def without_values_as_arrived(self, rows: pa.Table) -> pa.Table:
-        """``rows`` of the late ledger that come back as the operator saw them: nothing as it arrived is in them."""
-        for _, name in self.ledger_names:
-            if name in rows.column_names:
-                rows = _with_column(rows, name, pa.chunked_array([pa.nulls(rows.num_rows, rows[name].type)]))
-        return rows
 
     def arrivals(self, rows: pa.Table) -> pa.Table:
         """Rows of the late ledger, or rows as they arrive, with the columns of `read_schema` that they have."""
@@ -149,7 +178,69 @@ class Stages:
 
     def without_arrivals(self, rows: pa.Table) -> pa.Table:
         """``rows`` without the columns that only the late ledger has."""
-        return rows.drop_columns([name for _, name in self.ledger_names if name in rows.column_names])
+        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED]
+        return rows.drop_columns([name for name in ledger_names if name in rows.column_names])
+
+
+def rows_put_back(
+    stages: Stages | None, ledger: pa.Table, written: pa.Table, read_names: Collection[str]
+) -> tuple[pa.Table, Flags]:
+    """Rows of the late ledger as the stages of now can take them, and which of them can run through these, shape
+    ``(rows,)``. ``ledger`` has the columns of now, ``written`` those of then, under their names of now.
+    ``read_names``: the columns that are read of the stream now.
+
+    A row can run if what the stages read is there as it arrived. The others keep what the operator saw of them: they
+    were refused next to the state, or came when other stages read other columns.
+    """
+    names = {} if stages is None else dict(stages.ledger_names)
+    needed_names = () if stages is None else stages.needed_names
+    arrived, computed_names = np.ones(ledger.num_rows, bool), set[str]()
+    if COMPUTED in written.column_names:
+        arrived = written[COMPUTED].is_valid().to_numpy()
+        # Rows of one file were made by the same stages.
+        texts = (text for text in written[COMPUTED].unique().to_pylist() if text is not None)
+        computed_names = {name for text in texts for name in text.split(",")}
+    flags = arrived.copy()
+    for name in read_names:
+        written_name = next((n for n in (received_name(name), name) if n in written.column_names), None)
+        if written_name is None or (written_name in computed_names):
+            if name in needed_names:
+                flags[:] = False
+            continue
+        column, ledger_name = written[written_name], names.get(name, name)
+        if COMPUTED not in written.column_names and written_name == names.get(name):
+            flags &= column.is_valid().to_numpy()  # written before rows said what they have
+        if (cast := _cast_or_none(column, ledger.schema.field(ledger_name).type)) is None:
+            flags[:] = flags & (name not in needed_names)
+            continue
+        column = cast
+        if not arrived.all():
+            column = pc.if_else(pa.array(arrived), column, ledger[ledger_name])
+        ledger = _with_column(ledger, ledger_name, column)
+    return ledger if stages is None else with_arrived(stages, ledger, flags), flags
+
+
+def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
+    """Rows of the ledger of which those with ``flags`` say that they have columns as they arrived."""
+    if not stages.is_marked:
+        for _, name in stages.ledger_names:
+            nulls = pa.scalar(None, ledger[name].type)
+            ledger = _with_column(ledger, name, pc.if_else(pa.array(flags), ledger[name], nulls))
+        return ledger
+    texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
+    return _with_column(ledger, COMPUTED, texts)
+
+
+def received_name(column: str) -> str:
+    """What a column that arrives is called in the ledger where the operator has another one of its name."""
+    return f"received_{column}"
+
+
+def _cast_or_none(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    try:
+        return column if column.type == kind else column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def _ledger_column(rows: pa.Table, name: str, ledger_name: str) -> pa.ChunkedArray | None:

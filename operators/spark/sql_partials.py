@@ -89,7 +89,7 @@ def sql_plan(graph: Graph, columns: StructType) -> SqlPlan | str:
     number, node, _, _ = readers[0]
     plan, slicing = node.plan, node.plan.slicing
     if plan.input.stages is not None:
-        return "its rows are decoded in the tasks"
+        return "its rows are decoded, filtered or computed in the tasks"
     if isinstance(slicing, str):
         return slicing
     types = {field.name: field.dataType.simpleString() for field in columns.fields}

@@ -14,6 +14,7 @@ from tidestate.operators.expressions.tree import zones_of
 from tidestate.operators.plan.stages import StageResult
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class BoundCompute:
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundCompute, (self.stage, self.schema)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that its expressions name."""
+        return self.stage.reads
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The columns that are computed, in their order."""
+        return self.stage.makes
+
     @cached_property
     def columns(self) -> dict[str, BoundExpression]:
         """What each column is computed by."""
@@ -33,9 +44,11 @@ class BoundCompute:
 
     def run(self, rows: pa.Table) -> StageResult:
         """Rows with the computed columns behind the others; each sees the row as it was."""
-        kept_names = [name for name in rows.column_names if name not in self.columns]
-        columns: dict[str, Values] = {name: rows[name] for name in kept_names}
-        columns |= {name: bound.evaluate(rows) for name, bound in self.columns.items()}
+        made = self.columns
+        names = self.stage.after(rows.column_names)
+        columns: dict[str, Values] = {
+            name: made[name].evaluate(rows) if name in made else rows[name] for name in names
+        }
         return StageResult(pa.table(columns))
 
 
@@ -48,6 +61,16 @@ class BoundFilter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundFilter, (self.stage, self.schema)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that the condition names."""
+        return self.stage.reads
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """None: rows stay as they are."""
+        return ()
 
     @cached_property
     def condition(self) -> BoundExpression:
@@ -64,9 +87,12 @@ def bind_compute(stage: Compute, schema: pa.Schema) -> tuple[BoundCompute, pa.Sc
     """The stage over a stream of this schema, and the schema after it. Raises `UsageError`."""
     for tree in stage.columns.values():
         _check_zones(zones_of(tree))
+    names = stage.after(schema.names)
+    if missing := [name for name in names if name not in stage.columns and name not in schema.names]:
+        raise missing_columns("the stream lacks columns that are selected", missing, schema.names)
     bound = BoundCompute(stage, schema)
-    fields = [field for field in schema if field.name not in stage.columns]
-    return bound, pa.schema([*fields, *(pa.field(name, column.type) for name, column in bound.columns.items())])
+    computed = {name: pa.field(name, column.type) for name, column in bound.columns.items()}
+    return bound, pa.schema([computed[name] if name in computed else schema.field(name) for name in names])
 
 
 def bind_filter(stage: Filter, schema: pa.Schema) -> tuple[BoundFilter, pa.Schema]:

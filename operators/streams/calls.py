@@ -14,7 +14,7 @@ from tidestate.operators.streams.words import value_text
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
-_VIEWS = ("watermark", "timed_by")
+_VIEWS = ("watermark", "timed_by", "where", "with_columns", "select")
 """Methods whose result is the same stream, read in another way."""
 
 
@@ -94,8 +94,9 @@ class Explanation(str):
         return str(self)
 
 
-def expressions(last: Any, names: Mapping[Any, str]) -> dict[str, str]:
-    """The calls of each stream and operator by the name of its node, in the order in which they are needed.
+def expressions(last: Any, names: Mapping[Any, str], *, last_name: str | None = None) -> dict[str, str]:
+    """The calls of each stream and operator by the name of its node, in the order in which they are needed. With a
+    ``last_name`` the last one is a view that runs by itself, in an operator of that name.
 
     Objects of one name are one stream, whose rows may be read in several ways. The first has the name; the others,
     where they were made otherwise, are written out in what reads them.
@@ -113,7 +114,7 @@ def expressions(last: Any, names: Mapping[Any, str]) -> dict[str, str]:
             name, text = variables[id(stream)], expression(stream, variables)
             if definitions.setdefault(name, text) != text:
                 del variables[id(stream)]
-    return definitions
+    return definitions if last_name is None else {**definitions, last_name: expression(last, variables)}
 
 
 def _made_for(made: MadeByVerb) -> Iterator[MadeByVerb]:

@@ -1,5 +1,5 @@
-"""How the values of a stream are decoded, as users say it; and the operator that decodes them for several readers at
-once. Pure.
+"""How the values of a stream are decoded, as users say it; and the operator that runs the stages of a stream for
+several readers at once. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.runnable import imported
 from tidestate.operators.describe.stages import Decode, DecodedField, TimeUnit
 from tidestate.operators.progress.watermarks import INPUT
-from tidestate.operators.streams.nodes import OperatorNode, StreamInput, StreamView
+from tidestate.operators.streams.nodes import OperatorNode, StreamView
 from tidestate.operators.streams.sides import time_of
 from tidestate.operators.streams.watermarks import with_watermark
 from tidestate.statestore.arguments import called, checked
@@ -79,14 +79,19 @@ def _kind(kind: Any) -> pa.DataType:
 
 
 def in_front(view: StreamView) -> OperatorNode | None:
-    """The operator that decodes a stream for readers that take several streams as one, whose rows have no columns
-    of their own; None where nothing is decoded. All readers of a view share it.
+    """The operator that runs the stages of a stream for readers that take several streams as one, whose rows have no
+    columns of their own; None where there are no stages. All readers of a view share it.
     """
-    if not view.stages or not isinstance(view.node, StreamInput):
-        return None
+    return prepared_node(view) if view.stages else None
+
+
+def prepared_node(view: StreamView) -> OperatorNode:
+    """The operator that passes the rows of a stream on, after its stages. Raises `UsageError` (``event-time``) for
+    rows without an event time.
+    """
     node = next((node for other, node in view.node.prepared if other == view), None)
     if node is None:
-        node = OperatorNode(_prepared(view), (view.node,))
+        node = OperatorNode(_prepared(view), (view.node,), is_prepared=True)
         view.node.prepared.append((view, node))
     return node
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -51,7 +53,7 @@ def job_graph(last: OperatorNode) -> JobGraph:
     names |= {stream: names[walk.same(stream)] for stream, _ in walk.read}
     inputs = tuple(tuple(names[node] for node in operator.inputs) for operator in walk.operators)
     _check_tolerances(walk)
-    descriptions = [operator.description for operator in walk.operators]
+    descriptions = [_under(operators[operator], operator.description) for operator in walk.operators]
     order = tuple(dict.fromkeys(streams.values()))
     if len(descriptions) == 1 and _stands_alone(walk, descriptions[0]):
         return JobGraph(descriptions[0], order, tuple(operators.values()), inputs, names)
@@ -89,8 +91,19 @@ def _operators_read(operator: OperatorNode) -> Iterator[OperatorNode]:
     return (node for node in operator.inputs if isinstance(node, OperatorNode))
 
 
+def _under(name: str, description: Runnable) -> Runnable:
+    return description if description.name == name else msgspec.structs.replace(description, name=name)
+
+
 def _named_operators(operators: list[OperatorNode]) -> dict[OperatorNode, str]:
     names = {operator: operator.description.name for operator in operators}
+    counts = Counter[str]()
+    for operator in operators:
+        # Two filters of one stream, each in front of a join, are two operators that nobody has named.
+        if operator.is_prepared:
+            counts[names[operator]] += 1
+            number = counts[names[operator]]
+            names[operator] += str(number) if number > 1 else ""
     for name, count in Counter(names.values()).items():
         if count == 1:
             continue

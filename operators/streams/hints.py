@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_BEFORE = "filter and compute columns in the DataFrame or tables that the job is given"
+_BEFORE = "filter and compute columns before .group_by(…), or of the results: .aggregate(…).where(…)"
 _RUNS = "only an operator can run, not an input: call .group_by(…).window(…).aggregate(…) or another verb first"
 _INSTEAD = {
     **dict.fromkeys(
@@ -19,7 +19,11 @@ _INSTEAD = {
     "unionByName": "use the function union(…)",
     "union": "use the function union(…)",
     "merge": "use the function merge(…)",
-    **dict.fromkeys(("filter", "where", "select", "withColumn", "withColumnRenamed", "drop"), _BEFORE),
+    **dict.fromkeys(("where", "with_columns", "select"), _BEFORE),
+    "filter": ".where(…)",
+    **dict.fromkeys(("withColumn", "withColumns"), '.with_columns(total=col("price") * col("qty"))'),
+    "withColumnRenamed": '.select(…, new=col("old"))',
+    "drop": ".select(…), with the columns that stay",
     **dict.fromkeys(("writeStream", "start"), "call .on_spark(…, checkpoint=…).start() on an operator"),
     **dict.fromkeys(("on_spark", "standalone", "harness", "by_hand", "plan", "explain"), _RUNS),
     **dict.fromkeys(("sharing", "watermark"), "call it before .group_by(…)"),

@@ -98,6 +98,10 @@ class OperatorNode:
 
     description: Runnable
     inputs: tuple[StreamInput | OperatorNode, ...]
+    is_prepared: bool = False
+    """Whether it is there for the stages of a stream alone, so that its name follows from that of the stream."""
+    prepared: list[tuple[StreamView, OperatorNode]] = field(default_factory=list, repr=False)
+    """As `StreamInput.prepared`, of its output."""
 
     @property
     def follows_ctis(self) -> bool:

@@ -16,6 +16,7 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers, TriggerSide
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
@@ -44,7 +45,7 @@ _RUNNABLE: WordsOf = {
     "watermark": ("watermark", "cti_settings", "lifetime"),
     "operator": ("by_hand",),
     "output_origin": ("origins",),
-    "stages": ("decode",),
+    "stages": ("decode", "stages"),
 }
 _ORDER: WordsOf = {"offset": ("offset",), "origin": ("origin",)}
 _ORDERS: WordsOf = {"offsets": ("offset",), "origins": ("origin",)}
@@ -160,7 +161,8 @@ def settings_of(description: Runnable) -> dict[str, str]:
         **_values(description),
         **_watermark(description),
         "origins": _origins(description.output_origin),
-        "decode": list(description.stages),
+        "decode": [stage for stage in description.stages if isinstance(stage, Decode)],
+        "stages": [stage for stage in description.stages if not isinstance(stage, Decode)],
     }
     if description.watermarks is not None and values.get("watermark_delay") == _NONE:
         del values["watermark_delay"]  # the watermark has its own, or none

@@ -22,12 +22,11 @@ from tidestate.operators.describe.stages import Compute, Filter, StoredStage
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
-from tidestate.operators.expressions.builder import Expr, as_expr, expr
-from tidestate.operators.expressions.tree import ExprNode
+from tidestate.operators.expressions.builder import Expr
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
-from tidestate.operators.streams.decoding import in_front
+from tidestate.operators.streams.decoding import in_front, prepared_node
 from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.joined import joined
@@ -37,6 +36,7 @@ from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.readings import readings_of
 from tidestate.operators.streams.running import Runs
+from tidestate.operators.streams.selecting import check_raw_identity, column_trees, condition_tree, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
@@ -84,31 +84,38 @@ class Stream(MadeByVerb):
         return replace(self, view=replace(self.view, watermark=settings))
 
     @recorded
-    def with_columns(self, **columns: Expr | str) -> Self:
-        """The same rows with columns that are computed of each: ``with_columns(total=col("price") * col("qty"))``.
+    def where(self, condition: Expr | str) -> StagedStream:
+        """The rows whose condition is true, neither false nor null: ``where(col("status") != "test")``; text is read
+        as `expr` reads it.
 
-        A column of a name that is there takes its place. Each sees the row as it was before; text is read as `expr`
-        reads it. Raises `UsageError` of the output of an operator (``stage-input``).
+        The others are in no result and no ledger, and counted (``filtered``). They move the watermark as if they were
+        there, so a filter that few rows pass does not hold windows. Rules: docs/how-to/filter-and-compute.md.
         """
-        trees = {name: _tree(value) for name, value in columns.items()}
-        return self._with_stage(Compute(columns=trees))
+        return self._staged(Filter(condition=condition_tree(condition)))
 
     @recorded
-    def where(self, condition: Expr | str) -> Self:
-        """The rows whose condition is true: ``where(col("status") != "test")``. The others are counted (``filtered``)
-        and in no ledger, but count for the watermark as if they were there. Raises `UsageError` of the output of an
-        operator (``stage-input``).
-        """
-        return self._with_stage(Filter(condition=_tree(condition)))
+    def with_columns(self, **columns: Expr | str) -> StagedStream:
+        """The same rows with columns that are computed of each: ``with_columns(total=col("price") * col("qty"))``;
+        text is read as `expr` reads it.
 
-    def _with_stage(self, stage: StoredStage) -> Self:
-        if not self.view.is_input:
-            raise UsageError(
-                "rows between operators are not filtered or computed yet: do it on the streams that they read",
-                code="stage-input",
-                operator=self.view.name,
-            )
-        return replace(self, view=replace(self.view, stages=(*self.view.stages, stage)))
+        A column of a name that is there takes its place. Each sees the row as it was before, and keys, the event time
+        and all else that operators read may be computed. Rules: docs/how-to/filter-and-compute.md.
+        """
+        return self._staged(Compute(columns=column_trees(columns)))
+
+    @recorded
+    def select(self, *names: str | Sequence[str], **columns: Expr | str) -> StagedStream:
+        """The rows with these columns alone, in this order: ``select("user", total=col("price") * col("qty"))``. A
+        column is renamed by ``new=col("old")``.
+
+        Among them are the event time and all else that operators read. Raises `UsageError` (``stage-column``) for a
+        name that is given twice, or none.
+        """
+        stage = selection(_columns(names), column_trees(columns, least=0), of_operator=not self.view.is_input)
+        return self._staged(stage)
+
+    def _staged(self, stage: StoredStage) -> StagedStream:
+        return StagedStream(replace(self.view, stages=(*self.view.stages, stage)))
 
     @recorded
     def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
@@ -210,7 +217,7 @@ class Stream(MadeByVerb):
         ``identity`` the offset of a stream is what its messages are known by. All choices:
         docs/how-to/join-streams.md. Raises `UsageError` for a combination that makes no sense.
         """
-        pair = _pair(self, other)
+        pair = _pair(self, other, identity=identity)
         made = joined(
             _views(pair),
             on,
@@ -257,7 +264,7 @@ class Stream(MadeByVerb):
         whose offsets are less than that apart; there ``allowed_lateness`` is a number of offsets, and rows before the
         ``start`` of their `side` are in no session.
         """
-        pair = _pair(self, other)
+        pair = _pair(self, other, identity=identity)
         made = joined_by_session(
             _views(pair),
             on,
@@ -291,23 +298,16 @@ class Stream(MadeByVerb):
         return OperatorStream.of(made, tuple(pair.values()))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class OperatorStream(Stream, Runs):
-    """The output of an operator, which can run with all that is in front of it."""
+class _Ran(Runs):
+    """What the streams have in common that can run: those that an operator makes, or stages."""
 
-    operator: OperatorNode
+    view: StreamView
 
-    @classmethod
-    def of(cls, description: Runnable, inputs: Sequence[Stream]) -> Self:
-        """What ``description`` makes of these streams."""
-        made = OperatorNode(description, tuple(stream.view.node for stream in inputs))
-        return cls(_output(made, inputs[0].view), made)
+    if TYPE_CHECKING:
 
-    @recorded
-    @checked
-    def named(self, name: str) -> Self:
-        """Another operator, which does the same under this name: its identity in a checkpoint."""
-        return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)))
+        @property
+        def operator(self) -> OperatorNode:
+            """What runs, with all that is in front of it."""
 
     @recorded
     @checked
@@ -315,34 +315,8 @@ class OperatorStream(Stream, Runs):
         """The same rows, whose event time is in ``column`` for the operators that read them; ``lifetime`` has the
         columns of their ends and shapes.
         """
-        return replace(self, view=replace(self.view, event_time=column, lifetime=lifetime or self.view.lifetime))
-
-    @recorded
-    @checked
-    def renamed(
-        self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
-    ) -> Self:
-        """Names that differ in the checkpoint to continue from: ``{"old": "new"}``, of aggregates and of input
-        columns. Once the change has happened, repeating it has no effect.
-        """
-        renames = given_renames(aggregates, columns)
-        return self._with(msgspec.structs.replace(self.operator.description, renames=renames))
-
-    @recorded
-    @checked
-    def origins(self, origin: int | None = None, *, time: str | None = None) -> Self:
-        """Number what comes out of this operator, for readers in other jobs that must know what is missing: rows get
-        the columns ``origin_id``, ``sequence``, ``chunk``, ``last_chunk`` and ``origin_watermark``.
-
-        What a checkpoint emits is a buffer: ``sequence`` counts these from 1 without gaps, and what each state
-        partition emits is a chunk of it, from 0, the last one marked. ``origin_watermark`` is what the output has
-        reached with it: no later row is before it in the column ``time`` (default: the end of a window, or the
-        ``timestamp`` that it has, and the time of a pair or row), unless it is late; null before the first watermark.
-        ``origin`` is the number of the operator, by default the next one after those of the streams and operators in
-        front of it, which count from 1. Operators of the same job get the rows without these columns.
-        """
-        setting = OutputOrigin(origin, time)
-        return self._with(msgspec.structs.replace(self.operator.description, output_origin=setting))
+        view = replace(self.view, event_time=column, lifetime=lifetime or self.view.lifetime)
+        return replace(self, view=view)  # type: ignore[type-var]  # its subclasses are dataclasses
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -383,12 +357,84 @@ class OperatorStream(Stream, Runs):
     def _expressions(self) -> dict[str, str]:
         return expressions(self, self.graph.names)
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OperatorStream(_Ran, Stream):
+    """The output of an operator, which can run with all that is in front of it."""
+
+    operator: OperatorNode
+
+    @classmethod
+    def of(cls, description: Runnable, inputs: Sequence[Stream]) -> Self:
+        """What ``description`` makes of these streams."""
+        made = OperatorNode(description, tuple(stream.view.node for stream in inputs))
+        return cls(_output(made, inputs[0].view), made)
+
+    @recorded
+    @checked
+    def named(self, name: str) -> Self:
+        """Another operator, which does the same under this name: its identity in a checkpoint."""
+        return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)))
+
+    @recorded
+    @checked
+    def renamed(
+        self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """Names that differ in the checkpoint to continue from: ``{"old": "new"}``, of aggregates and of input
+        columns. Once the change has happened, repeating it has no effect.
+        """
+        renames = given_renames(aggregates, columns)
+        return self._with(msgspec.structs.replace(self.operator.description, renames=renames))
+
+    @recorded
+    @checked
+    def origins(self, origin: int | None = None, *, time: str | None = None) -> Self:
+        """Number what comes out of this operator, for readers in other jobs that must know what is missing: rows get
+        the columns ``origin_id``, ``sequence``, ``chunk``, ``last_chunk`` and ``origin_watermark``.
+
+        What a checkpoint emits is a buffer: ``sequence`` counts these from 1 without gaps, and what each state
+        partition emits is a chunk of it, from 0, the last one marked. ``origin_watermark`` is what the output has
+        reached with it: no later row is before it in the column ``time`` (default: the end of a window, or the
+        ``timestamp`` that it has, and the time of a pair or row), unless it is late; null before the first watermark.
+        ``origin`` is the number of the operator, by default the next one after those of the streams and operators in
+        front of it, which count from 1. Operators of the same job get the rows without these columns.
+        """
+        setting = OutputOrigin(origin, time)
+        return self._with(msgspec.structs.replace(self.operator.description, output_origin=setting))
+
     def _with(self, description: Runnable) -> Self:
         """Another operator with the same inputs."""
         operator = replace(self.operator, description=description)
         # What settings change of how the output is read is the name of the panes' time alone.
         view = replace(self.view, node=operator, pane_time=pane_time(description))
         return replace(self, operator=operator, view=view)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StagedStream(_Ran, Stream):
+    """Rows of a stream that are left out, or have computed columns: what reads them does it. It runs by itself too:
+    then an operator, ``<stream>_prepared``, passes these rows on.
+    """
+
+    @property
+    def operator(self) -> OperatorNode:  # type: ignore[override]
+        """The operator that passes the rows on where nothing else reads them. Raises `UsageError` (``event-time``)
+        for rows without an event time.
+        """
+        return prepared_node(self.view)
+
+    @recorded
+    @checked
+    def named(self, name: str) -> OperatorStream:
+        """The operator that passes the rows on, under this name: its identity in a checkpoint."""
+        node = OperatorNode(
+            msgspec.structs.replace(self.operator.description, name=checked_name(name)), self.operator.inputs
+        )
+        return OperatorStream(_output(node, self.view), node)
+
+    def _expressions(self) -> dict[str, str]:
+        return expressions(self, self.graph.names, last_name=self.graph.operators[-1])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -522,24 +568,22 @@ def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     return tuple(str(name) for name in several)
 
 
-def _tree(value: Expr | str) -> ExprNode:
-    return (expr(value) if isinstance(value, str) else as_expr(value)).tree
-
-
 def _name(name: str | None, usual: str) -> str:
     """The name of an operator: the user's, if it is one, else the usual one of its verb."""
     return usual if name is None else checked_name(name)
 
 
 def prepared(stream: Stream) -> Stream:
-    """The stream for an operator that takes several as one: where it is decoded, the output of an operator that does
-    so, ``<stream>_prepared``.
+    """The stream for an operator that takes several as one: where it has stages, the output of an operator that runs
+    them, ``<stream>_prepared``.
     """
     node = in_front(stream.view)
     return stream if node is None else OperatorStream(_output(node, stream.view), node)
 
 
-def _pair(left: Stream, right: Stream) -> dict[str, Stream]:
+def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, Stream]:
+    for stream in (left, right) if identity else ():
+        check_raw_identity(stream.view)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 

@@ -16,7 +16,7 @@ from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
-from tidestate.operators.describe.stages import Decode
+from tidestate.operators.describe.stages import Compute, Decode, Filter, Select, Stage
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
     Counted,
@@ -30,12 +30,13 @@ from tidestate.operators.describe.windows import (
     WindowKind,
 )
 from tidestate.operators.expressions.printing import expression_text
-from tidestate.operators.expressions.tree import ExprNode
+from tidestate.operators.expressions.tree import ExprNode, OfTree
 from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings, SideSettings
 from tidestate.statestore.durations import text_of
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 
 _POSITIONAL = {"column", "n", "q"}
@@ -207,6 +208,15 @@ def _decode(stage: Decode) -> str:
     return call_text(stage.format, (stage.column, schema), epoch=stage.epoch)
 
 
+def _stage(stage: Stage) -> str:
+    """The method of a stream that adds it, with expressions as text."""
+    if isinstance(stage, Filter):
+        return call_text("where", (expression_text(stage.condition),))
+    names = stage.names if isinstance(stage, Select) else ()
+    columns = {name: expression_text(tree) for name, tree in of_type(stage, Compute).columns.items()}
+    return call_text("select" if isinstance(stage, Select) else "with_columns", names, **columns)
+
+
 def _fields(function: str, value: Any) -> str:
     """A dataclass, by the function that makes it."""
     return call_text(function, **{name: getattr(value, name) for name in value.__dataclass_fields__})
@@ -236,4 +246,6 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (pa.DataType, type_text),
     (Decode, _decode),
     (_Computed, lambda value: call_text("expr", (expression_text(value.tree),))),
+    (Stage, _stage),
+    (OfTree, lambda value: value_text(expression_text(value.tree))),
 )

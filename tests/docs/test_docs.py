@@ -41,6 +41,7 @@ WITH_OUTPUT = {
         "chain-operators",
         "count-and-global-windows",
         "deduplicate",
+        "filter-and-compute",
         "join-by-lifetime",
         "join-by-session",
         "join-by-time",

@@ -15,7 +15,7 @@ from tests.helpers.checkout import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.S | re.M)
-NAMESPACES = ("agg", "trigger", "watermark", "sinks", "stores", "testing")
+NAMESPACES = ("agg", "fn", "trigger", "watermark", "sinks", "stores", "testing")
 
 
 def lacking(code: str) -> Iterator[str]:

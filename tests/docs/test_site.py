@@ -17,7 +17,7 @@ from tidestate.statestore.errors import ERROR_CODES, UsageError, error_page
 from tools import site
 
 DOCS = ROOT / "docs"
-NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
+NAMESPACES = ("agg", "fn", "sinks", "stores", "testing", "trigger", "watermark")
 NAV = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
 ERRORS = (DOCS / "reference" / "errors.md").read_text()
 DECISIONS = sorted(path.name for path in (DOCS / "internals" / "decisions").glob("[0-9]*.md"))

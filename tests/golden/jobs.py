@@ -90,6 +90,10 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN, of=_events(decode=ts.json("value", {"t": TIME, "k": "string", "v": "int64", "name": "string"})))
         .retain_windows("1 hour"), 118
     ),
+    "computed": lambda: case(
+        _job(TEN, of=_events().where("v > 2 or k is null").with_columns(v="v * 2 - at", k="upper(k)"))
+        .retain_windows("1 hour"), 119
+    ),
     "sliding": lambda: case(_job(SLIDING).accumulation("retracting"), 8),
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),
@@ -189,6 +193,10 @@ CASES: dict[str, Callable[[], Case]] = {
                  twice=agg.sum(expr("v * 2"), where="x is not null"), seen=agg.set("name", where="v % 2 = 0"),
                  best=agg.first("name", by=expr("-v")), names=agg.list("name", where="v is null or v > 3")),
         119,
+    ),
+    "shown": lambda: case(
+        _job(TEN).derive(share="total / n", more="share + n").having("n >= 2 and total > 3").accumulation("retracting")
+        .trigger(early=trigger.each_batch()), 120
     ),
     "sketches": lambda: case(
         _numbers(about=agg.count_distinct_approx("name"), more=agg.count_distinct_approx("v")), 39

@@ -21,7 +21,7 @@ from tidestate.operators.describe.join_choices import JoinRetention
 from tidestate.operators.spark.job import JobOnSpark
 from tidestate.recovery.log.checkpoint import Checkpoint
 
-NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
+NAMESPACES = ("agg", "fn", "sinks", "stores", "testing", "trigger", "watermark")
 
 
 def stub_of(module: types.ModuleType) -> ast.Module:

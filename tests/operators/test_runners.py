@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tidestate as ts
@@ -162,6 +163,20 @@ def shown(runner: type[Runner], tmp: Path) -> None:
     odd = [(*key, sum(of_window) / len(of_window)) for key, of_window in values.items() if len(of_window) % 2]
     assert found == sorted(odd, key=repr)
     assert 0 < len(odd) < len(values)
+
+
+def computed(runner: type[Runner], tmp: Path) -> None:
+    """The windows of rows that are filtered and computed in the job are those of rows that came like that."""
+    source = ts.stream(event_time="t", offset="at", origin="part").where("v > 3").with_columns(v="v * 2 + at")
+    results = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+    found = runner(results.allowed_lateness("1 hour"), SCHEMA, tmp / "stages").run(BATCHES)
+    rows = []
+    for batch in BATCHES:
+        kept = batch.filter(pc.greater(batch["v"], 3))
+        values = pc.add(pc.multiply(kept["v"], 2), kept["at"])
+        rows.append(kept.set_column(kept.schema.get_field_index("v"), "v", values))
+    plain = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour")
+    assert found == runner(plain, SCHEMA, tmp / "rows").run(rows) != []
 
 
 def joins(runner: type[Runner], tmp: Path) -> None:
@@ -353,6 +368,7 @@ TABLE: dict[str, Row] = {
     "columns derived of results": Row(
         shown, "test_expressed_aggregates.py::test_panes_are_shown_on_spark_as_in_one_process"
     ),
+    "rows left out": Row(computed, "test_compute.py::test_whoever_reads_the_rows"),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(
         quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"

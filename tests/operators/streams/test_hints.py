@@ -21,7 +21,8 @@ PER_HOUR = BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count())
 OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "of DataFrames": (lambda: CLICKS.groupBy("user"), "group_by"),
     "of Spark's watermarks": (lambda: CLICKS.withWatermark("at", "5 m"), "watermark_delay="),
-    "a filter": (lambda: PER_HOUR.filter("n > 1"), "that the job is given"),
+    "a filter": (lambda: PER_HOUR.filter("n > 1"), r"\.where"),
+    "a filter of groups": (lambda: BY_USER.where("n > 1"), "before .group_by"),
     "an input runs": (lambda: CLICKS.on_spark(None), "only an operator can run"),
     "a watermark of groups": (lambda: BY_USER.watermark(None), "before .group_by"),
     "a result without a name": (lambda: BY_USER.count(), "give each result a name"),

@@ -1,0 +1,55 @@
+"""Filters and computed columns of a stream, as users write them, as stages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidestate.operators.aggregates.aggregate import KIND
+from tidestate.operators.describe.stages import Compute, Select
+from tidestate.operators.describe.windows import PANE_TIME
+from tidestate.operators.expressions.builder import Expr, as_expr, expr
+from tidestate.operators.expressions.tree import ExprNode
+from tidestate.operators.streams.nodes import StreamView
+from tidestate.statestore.errors import UsageError
+
+
+def condition_tree(condition: Expr | str) -> ExprNode:
+    """The tree of a condition, or of its text. Raises `UsageError` for anything else."""
+    return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
+
+
+def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[str, ExprNode]:
+    """The tree of each computed column. Raises `UsageError` (``stage-column``) for fewer than ``least``."""
+    if len(columns) < least:
+        raise UsageError(
+            'name a column and what it is computed by: with_columns(total=col("price") * col("qty"))',
+            code="stage-column",
+        )
+    return {name: condition_tree(value) for name, value in columns.items()}
+
+
+def check_raw_identity(view: StreamView) -> None:
+    """Check that what the messages of a stream are known by is not computed. Raises `UsageError`."""
+    computed_names = {name for stage in view.stages if isinstance(stage, Compute) for name in stage.makes}
+    if names := sorted(computed_names & {view.offset, view.origin}):
+        raise UsageError(
+            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
+            code="stage-identity",
+            stream=view.name,
+            columns=names,
+        )
+
+
+def selection(names: Sequence[str], columns: Mapping[str, ExprNode], *, of_operator: bool) -> Select:
+    """These columns alone. What an operator says of its rows stays with them: their time, and what they take back.
+    Raises `UsageError` (``stage-column``).
+    """
+    chosen = [*names, *columns]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise UsageError(
+            'select names at least one column, and each once: select("user", total=col("price") * col("qty"))',
+            code="stage-column",
+            found=chosen,
+        )
+    keeps = (KIND, PANE_TIME) if of_operator else ()
+    return Select(names=tuple(names), columns=dict(columns), keeps=keeps)

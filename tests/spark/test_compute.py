@@ -1,0 +1,81 @@
+"""Streams that are filtered and computed, on Spark: whoever reads the rows, and between operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import tidestate as ts
+from tests.children.computed import ORDER_FIELDS, computed_sums, orders
+from tests.helpers import evidence
+from tests.helpers.spark_inputs import write
+from tidestate import agg, col
+from tidestate.operators.streams.running import SHORTCUTS
+from tidestate.recovery.log.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.spark
+COLUMNS = "at timestamp, item string, price long, count long"
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+READ: dict[str, Any] = {
+    # Files by the tasks themselves, and rows of the JVM.
+    "direct": lambda frame: frame,
+    "jvm": lambda frame: frame.withColumn("price", sf.col("price") + sf.length(sf.lit(""))),
+}
+
+
+def ledger(root: Path) -> list[Any]:
+    rows = ts.Root(root).late(operator="sums").to_table().to_pylist()
+    return sorted((row["item"], row["price"], row["total"], row["reason"], row["watermark"]) for row in rows)
+
+
+def totals(root: Path) -> dict[str, int]:
+    head = Checkpoint.open(root).newest()
+    assert head is not None
+    return dict(head.manifest.totals)
+
+
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("shortcuts", [("direct_scan",), SHORTCUTS])
+def test_whoever_reads_the_rows(spark: SparkSession, tmp_path: Path, read: str, shortcuts: Any) -> None:
+    for number, rows in enumerate(orders()):
+        write(tmp_path / "in", number, rows)
+    frame = READ[read](stream(spark, tmp_path / "in"))
+    job = computed_sums().on_spark(frame, checkpoint=tmp_path / "root", partitions=2, paths=shortcuts)
+    query = job.start()
+    query.processAllAvailable()
+    assert query.manifest.scan is not None
+    assert query.manifest.scan.direct == (read == "direct")
+    query.stop(drain=True)
+    computed_sums().standalone(checkpoint=tmp_path / "alone", partitions=2).run(orders(), drain=True)
+    assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone")
+    assert ledger(tmp_path / "root") == ledger(tmp_path / "alone") != []
+    assert totals(tmp_path / "root") == totals(tmp_path / "alone")
+
+
+def test_a_filter_and_a_column_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """In the job, and in the plan of Spark in front of it."""
+    for number, rows in enumerate(orders()):
+        write(tmp_path / "in", number, rows)
+    frame = stream(spark, tmp_path / "in")
+    source = ts.stream(event_time="at", watermark_delay="1 minute")
+    jobs = {
+        "ours": (source.where(col("count") > 0).with_columns(total=col("price") * col("count")), frame),
+        "spark": (source, frame.where("count > 0").withColumn("total", sf.col("price") * sf.col("count"))),
+    }
+    for name, (rows_of, read) in jobs.items():
+        windows = rows_of.group_by("item").window(ts.tumbling("4 seconds"))
+        made = windows.aggregate(n=agg.count(), total=agg.sum("total"))
+        query = made.on_spark(read, checkpoint=tmp_path / name, partitions=1).start()
+        query.processAllAvailable()
+        query.stop(drain=True)
+    assert evidence.panes(tmp_path / "ours") == evidence.panes(tmp_path / "spark")
+    assert ORDER_FIELDS.names == ["at", "item", "price", "count"]
