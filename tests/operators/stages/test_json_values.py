@@ -249,6 +249,7 @@ def test_a_decimal_has_no_more_digits_than_its_type() -> None:
     values = [b'{"d":12345678e2}', b'{"d":1234567e1}', b'{"d":"0.50"}', b'{"d":1.505}', b'{"d":99999999.99}']
     found = [row and str(row["d"]) for row in decoded(schema, values)]
     assert found == [None, "12345670.00", "0.50", None, "99999999.99"]
+    assert decoded(schema, values[:1]) == [None], "Arrow alone would take it"
 
 
 def test_numbers_that_are_times() -> None:
