@@ -370,9 +370,9 @@ class DurableQuery(Measured):
 
     @abstractmethod
     def explain(self, extended: bool = False) -> None:
-        """Print in one sentence which path the rows of the newest batch took and why
-        (docs/how-it-works/how-rows-are-read.md), and then Spark's physical plan; with ``extended`` the logical plans
-        too.
+        """Print in one sentence which path the rows of the newest batch took and why, with the page that has the
+        figures of it (docs/how-it-works/how-rows-are-read.md), and then Spark's physical plan; with ``extended`` the
+        logical plans too.
         """
 
     @abstractmethod
