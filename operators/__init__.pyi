@@ -12,6 +12,8 @@ __all__ = [
     "stream",
     "merge",
     "union",
+    # A job of several outputs
+    "job",
     # Settings of streams and of the sides of a join
     "json",
     "lifetime",
@@ -65,6 +67,7 @@ __all__ = [
     "OperatorStream",
     "Aggregation",
     "JoinedStream",
+    "OutputsJob",
     "SparkJob",
     "DurableQuery",
     "Standalone",
@@ -92,6 +95,8 @@ from tidestate.operators.streams.decoding import json_values as json
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union
+from tidestate.operators.streams.outputs import OutputsJob as OutputsJob
+from tidestate.operators.streams.outputs import job_of as job
 from tidestate.operators.streams.settings import RetentionSettings as Retention
 from tidestate.operators.streams.settings import lifetime as lifetime
 from tidestate.operators.streams.settings import period as period
