@@ -100,13 +100,10 @@ LEFT_ALONE = 9
 
 @dataclass
 class Lane(Generic[_P]):
-    """A sink of these rows, which has accepted everything up to checkpoint ``had``, and ``parts`` of the next one.
-    ``operator``: the one of several outputs whose panes it gets.
-    """
+    """A sink of these rows, which has accepted everything up to checkpoint ``had``, and ``parts`` of the next one."""
 
     name: str
     kind: OutputKind
-    operator: str
     sink: Sink[_P]
     behind: int
     had: int
@@ -115,6 +112,8 @@ class Lane(Generic[_P]):
     """Whether it was refused, and is behind."""
     counted: int = 0
     """Up to which checkpoint the root counts everything as delivered, as far as this lane has heard."""
+    operator: str = ""
+    """The output whose panes it gets, of a job with several."""
     asked: bool = False
     """Whether its target has answered what it has, if it can, or has taken something since."""
     tried: bool = False
@@ -185,10 +184,19 @@ class Lanes(Generic[_P]):
     ) -> None:
         self.sinks, self._job, self._offers, self._read = sinks, job, offers, read
         self._each = [
-            Lane(name, kind, output, sink, may_be_behind(sink), up_to, counted=up_to, asked=not hasattr(sink, "last"))
+            Lane(
+                name,
+                kind,
+                sink,
+                may_be_behind(sink),
+                up_to,
+                counted=up_to,
+                operator=output,
+                asked=not hasattr(sink, "last"),
+            )
             for kind, output, several in sinks.by_output
             for up_to in [job.delivered.up_to(kind, output)]
-            for name, sink in zip(_names(several), several, strict=True)
+            for name, sink in zip(_names(several, output), several, strict=True)
         ]
         job.late_sink = job.late_sink or "late" in sinks.each
 
@@ -328,9 +336,9 @@ class Lanes(Generic[_P]):
         return attempt
 
 
-def _names(sinks: Sequence[Sink[_P]]) -> list[str]:
-    """The name of each, with its number where two have the same."""
-    names = [sink_name(sink) for sink in sinks]
+def _names(sinks: Sequence[Sink[_P]], output: str) -> list[str]:
+    """The name of each, with its number where two have the same; of several outputs with the name of its own."""
+    names = [f"{sink_name(sink)} of {output}" if output else sink_name(sink) for sink in sinks]
     return [name if names.count(name) == 1 else f"{name} {place}" for place, name in enumerate(names, 1)]
 
 
