@@ -34,7 +34,7 @@ class OutputsJob(MadeByVerb, OfGraph[dict[str, pa.Table]]):
 
     def by_hand(self, *_: Any, **__: Any) -> Any:
         """Raises `UsageError`: by hand there is one operator."""
-        raise UsageError(NOT_BY_HAND, code="operator-window", found=list(self.graph.outputs))
+        raise UsageError(NOT_BY_HAND, code="operator-window", found=[output.view.name for output in self.outputs])
 
 
 def job_of(*outputs: OperatorStream) -> OutputsJob:

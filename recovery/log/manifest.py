@@ -522,7 +522,7 @@ def files_of(manifest: Manifest) -> Iterator[FileRef]:
     yield from manifest.spark.refs if manifest.spark is not None else ()
 
 
-OF_PANES = ".panes"
+FURTHER_PANES = ".panes"
 """What ends the run of panes of a further output: names have no point, so it is that of no late rows."""
 
 
@@ -544,12 +544,12 @@ class DeliveryId:
     @property
     def operator(self) -> str:
         """The operator that rejected these rows; empty for panes, but those of a further output, whose it is."""
-        return self.run.partition("-")[2].removesuffix(OF_PANES)
+        return self.run.partition("-")[2].removesuffix(FURTHER_PANES)
 
     @property
     def kind(self) -> OutputKind:
         """What these rows are: panes, or late rows."""
-        return "late" if self.operator and not self.run.endswith(OF_PANES) else "panes"
+        return "late" if self.operator and not self.run.endswith(FURTHER_PANES) else "panes"
 
     def __str__(self) -> str:
         return f"{self.run}-{self.checkpoint}"
@@ -581,7 +581,9 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.outputs:
             return {self.delivery_id: self.panes} if self.panes else {}
         # The last one has the identity that it would have alone: so its sinks know what they had before others came.
-        runs = {name: f"{self.run}-{name}{OF_PANES}" for name in self.outputs[:-1]} | {self.outputs[-1]: self.run}
+        runs = {name: f"{self.run}-{name}{FURTHER_PANES}" for name in self.outputs[:-1]} | {
+            self.outputs[-1]: self.run
+        }
         files = {DeliveryId(run, self.id): panes_of(self.panes, name) for name, run in runs.items()}
         return {delivery: refs for delivery, refs in files.items() if refs}
 

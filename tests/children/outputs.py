@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from tests.helpers.outputs import NAMES, several
+from tests.helpers.outputs import OUTPUT_NAMES, several
 from tests.helpers.spark_inputs import sample
 from tests.helpers.targets import target_of
 from tidestate.operators import DeliveryId
@@ -36,7 +36,9 @@ class AtTimes:
 def main(root: str, *targets: str) -> None:
     """Run to the end, or until the kill."""
     driver.LEFT_ALONE = 0  # it is asked again at once
-    sinks: dict[str, Any] = {name: target_of(target).sink() for name, target in zip(NAMES, targets, strict=True)}
+    sinks: dict[str, Any] = {
+        name: target_of(target).sink() for name, target in zip(OUTPUT_NAMES, targets, strict=True)
+    }
     sinks["by_minute"] = AtTimes(targets[1])
     running = several().standalone(checkpoint=root, sink=sinks, checkpoints=None)
     for _ in running.stream(sample(20, 40)):

@@ -12,7 +12,7 @@ import tidestate as ts
 from tests.helpers.spark_inputs import SCHEMA as SCHEMA
 from tidestate import OutputsJob, agg
 
-NAMES = ("by_key", "by_minute", "of_all")
+OUTPUT_NAMES = ("by_key", "by_minute", "of_all")
 _LATE = "10 minutes"
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.forked import ForkedChild
-from tests.helpers.outputs import NAMES, Taken, counted, emitted, net_of, several, streams
+from tests.helpers.outputs import OUTPUT_NAMES, Taken, counted, emitted, net_of, several, streams
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import at, sample
 from tests.helpers.targets import holds_once, target_of
@@ -131,8 +131,8 @@ def _by_name(panes: Any, outputs: dict[str, list[pa.Table]]) -> dict[str, pa.Tab
 @pytest.mark.slow
 def test_each_output_is_what_its_operator_alone_emits(tmp_path: Path) -> None:
     panes = several().standalone(checkpoint=tmp_path / "all", partitions=2).run(BATCHES, drain=True)
-    assert list(panes) == list(NAMES)
-    for name, alone in zip(NAMES, streams(), strict=True):
+    assert list(panes) == list(OUTPUT_NAMES)
+    for name, alone in zip(OUTPUT_NAMES, streams(), strict=True):
         of_alone = alone.standalone(checkpoint=tmp_path / name, partitions=2).run(BATCHES, drain=True)
         assert panes[name].equals(of_alone)
         root = ts.Root(tmp_path / "all")
@@ -171,7 +171,7 @@ def test_one_output_is_stored_as_ever(tmp_path: Path) -> None:
 
 
 def test_the_last_output_has_the_identity_that_it_has_alone(tmp_path: Path) -> None:
-    sinks = {name: Taken() for name in NAMES}
+    sinks = {name: Taken() for name in OUTPUT_NAMES}
     late = Taken()
     several().standalone(checkpoint=tmp_path, sink=sinks, late_sink=late).run(BATCHES, drain=True)
     run = Checkpoint.open(tmp_path).chosen(None).manifest.writer
@@ -182,7 +182,9 @@ def test_the_last_output_has_the_identity_that_it_has_alone(tmp_path: Path) -> N
     assert {(one.operator, one.kind) for one in late.calls} >= {("by_key", "late"), ("of_all", "late")}
     identities = [one for sink in (*sinks.values(), late) for one in sink.calls]
     assert len(identities) == len(set(identities)), "one function may be the sink of all"
-    assert {name: sink.rows() for name, sink in sinks.items()} == {name: emitted(tmp_path, name) for name in NAMES}
+    assert {name: sink.rows() for name, sink in sinks.items()} == {
+        name: emitted(tmp_path, name) for name in OUTPUT_NAMES
+    }
 
 
 def test_sinks_of_several_outputs_are_given_by_name(tmp_path: Path) -> None:
@@ -234,13 +236,13 @@ def test_a_sink_that_is_behind_holds_only_its_own_output(tmp_path: Path) -> None
     checkpoint = Checkpoint.open(tmp_path)
     had = delivered(checkpoint, checkpoint.chosen(None).manifest)
     newest = checkpoint.chosen(None).manifest.id
-    assert [had.up_to("panes", name) for name in NAMES] == [newest, 1, newest], "of its own it has the fence"
+    assert [had.up_to("panes", name) for name in OUTPUT_NAMES] == [newest, 1, newest], "of its own it has the fence"
     collect(checkpoint, CheckpointRetention(newest=1, panes="0 seconds", grace="0 seconds"))
-    left = {name: len(list((tmp_path / "panes" / name).iterdir())) for name in NAMES}
+    left = {name: len(list((tmp_path / "panes" / name).iterdir())) for name in OUTPUT_NAMES}
     assert left["by_minute"] == len(ts.Root(tmp_path).pane_paths(operator="by_minute")) > 0
     assert left["by_key"] <= 1 >= left["of_all"], "but for the newest checkpoint, nothing that its own sinks have"
     sinks["by_minute"].down = False
-    again = {name: Taken() for name in NAMES}
+    again = {name: Taken() for name in OUTPUT_NAMES}
     again["by_minute"] = sinks["by_minute"]
     several().standalone(checkpoint=tmp_path, sink=again).run(BATCHES, drain=True)
     assert sinks["by_minute"].rows() == emitted(tmp_path, "by_minute")
@@ -277,16 +279,16 @@ def test_a_record_of_what_sinks_have_tells_of_each_output(up_to: dict[str, int],
 
 
 def test_a_rewind_goes_back_with_all_outputs(tmp_path: Path) -> None:
-    sinks = {name: Taken() for name in NAMES}
+    sinks = {name: Taken() for name in OUTPUT_NAMES}
     several().standalone(checkpoint=tmp_path, sink=sinks).run(BATCHES[:5])
     plan = ts.Root(tmp_path).rewind(3)
     assert "already delivered" in str(plan)
     plan.execute()
-    again = {name: Taken() for name in NAMES}
+    again = {name: Taken() for name in OUTPUT_NAMES}
     several().standalone(checkpoint=tmp_path, sink=again).run(BATCHES, drain=True)
     head = Checkpoint.open(tmp_path).chosen(None).manifest
-    assert head.outputs == NAMES
-    for name in NAMES:
+    assert head.outputs == OUTPUT_NAMES
+    for name in OUTPUT_NAMES:
         counting = sum(
             (Counter(_rows(table)) for one, table in sinks[name].tables.items() if not head.abandons(one.checkpoint)),
             Counter(),
@@ -295,7 +297,7 @@ def test_a_rewind_goes_back_with_all_outputs(tmp_path: Path) -> None:
         changes = ts.Root(tmp_path).changes(5, operator=name).to_table()
         assert {"added", "removed"} >= set(changes["change"].to_pylist())
     whole = several().standalone(checkpoint=tmp_path / "whole").run(BATCHES, drain=True)
-    for name in NAMES:
+    for name in OUTPUT_NAMES:
         assert net_of(whole[name]) == net_of(ts.Root(tmp_path).panes(operator=name).to_table())
 
 
@@ -306,7 +308,7 @@ def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
 def test_a_rewind_over_a_change_of_outputs(tmp_path: Path) -> None:
     """Back to where the job had one output, and to where it had three."""
     by_key, _, _ = streams()
-    sinks = {name: Taken() for name in NAMES}
+    sinks = {name: Taken() for name in OUTPUT_NAMES}
     by_key.standalone(checkpoint=tmp_path, sink=sinks["by_key"]).run(BATCHES[:2])
     several().standalone(checkpoint=tmp_path, sink=sinks).run(BATCHES[:4])
     three = Checkpoint.open(tmp_path).chosen(None).manifest
@@ -315,7 +317,7 @@ def test_a_rewind_over_a_change_of_outputs(tmp_path: Path) -> None:
     ).run(BATCHES[:5])
     ts.Root(tmp_path).rewind(three.id).execute()
     head = Checkpoint.open(tmp_path).chosen(None).manifest
-    assert head.outputs == NAMES
+    assert head.outputs == OUTPUT_NAMES
     assert head.delivered.up_to("panes", "by_minute") == three.delivered.up_to("panes", "by_minute")
     ts.Root(tmp_path).rewind(2).execute()
     head = Checkpoint.open(tmp_path).chosen(None).manifest
@@ -378,22 +380,22 @@ def emitted_at(root: Path, checkpoint_id: int, name: str) -> Counter[tuple[Any, 
 
 
 def test_a_fork_and_a_repair_know_the_panes_of_all(tmp_path: Path) -> None:
-    sinks = {name: Taken(behind=99, down=name == "by_minute") for name in NAMES}
+    sinks = {name: Taken(behind=99, down=name == "by_minute") for name in OUTPUT_NAMES}
     several().standalone(checkpoint=tmp_path / "a", sink=sinks).run(BATCHES[:4])
     ts.Root(tmp_path / "a").fork(tmp_path / "b").execute()
     fork = Checkpoint.open(tmp_path / "b").chosen(None).manifest
-    assert (fork.outputs, fork.delivered.panes, fork.delivered.further) == (NAMES, fork.id, {})
-    forked = {name: Taken() for name in NAMES}
+    assert (fork.outputs, fork.delivered.panes, fork.delivered.further) == (OUTPUT_NAMES, fork.id, {})
+    forked = {name: Taken() for name in OUTPUT_NAMES}
     several().standalone(checkpoint=tmp_path / "b", sink=forked).run(BATCHES, drain=True)
     assert {one.checkpoint > fork.id for sink in forked.values() for one in sink.calls} == {True}
     assert {name: sink.rows() for name, sink in forked.items()} == {
-        name: emitted(tmp_path / "b", name) for name in NAMES
+        name: emitted(tmp_path / "b", name) for name in OUTPUT_NAMES
     }
 
 
 def test_verify_reads_the_panes_of_all(tmp_path: Path) -> None:
     several().standalone(checkpoint=tmp_path).run(BATCHES, drain=True)
-    for name in NAMES:
+    for name in OUTPUT_NAMES:
         path = Path(ts.Root(tmp_path).pane_paths(operator=name)[-1])
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
@@ -432,5 +434,5 @@ def test_killed_at_random_while_one_is_behind(tmp_path: Path) -> None:
     child = ForkedChild(*command, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
-    for name, target in zip(NAMES, targets, strict=True):
+    for name, target in zip(OUTPUT_NAMES, targets, strict=True):
         assert holds_once(target_of(target), "append", tmp_path / "root", operator=name) > 10
