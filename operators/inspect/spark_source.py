@@ -104,8 +104,8 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         arguments = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
         if arguments["kind"] != "panes" or any(arguments[name] not in choices for name, choices in CHOICES.items()):
             raise UsageError(
-                "a stream can only read panes, and takes the options since=, operator=, rewound=fail or again, and "
-                "retractions=fail or keep",
+                "a stream can only read panes, of one operator, and takes the options since=, rewound=fail or again, "
+                "and retractions=fail or keep",
                 code="read-option",
                 **{name: arguments[name] for name in ("kind", *CHOICES)},
             )

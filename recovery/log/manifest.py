@@ -581,9 +581,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.outputs:
             return {self.delivery_id: self.panes} if self.panes else {}
         # The last one has the identity that it would have alone: so its sinks know what they had before others came.
-        runs = {name: f"{self.run}-{name}{FURTHER_PANES}" for name in self.outputs[:-1]} | {
-            self.outputs[-1]: self.run
-        }
+        *further, last = self.outputs
+        runs = {**{name: f"{self.run}-{name}{FURTHER_PANES}" for name in further}, last: self.run}
         files = {DeliveryId(run, self.id): panes_of(self.panes, name) for name, run in runs.items()}
         return {delivery: refs for delivery, refs in files.items() if refs}
 

@@ -146,6 +146,7 @@ def test_what_is_no_output_is_not_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "panes").iterdir()) == ["by_minute", "of_all"]
     root = ts.Root(tmp_path)
     assert root.manifest().outputs == ("by_minute", "of_all")
+    assert "several-outputs/1" in root.manifest().needs
     for read in (root.panes, root.pane_paths):
         with pytest.raises(NotFoundError, match="not kept") as refused:
             read(operator="by_key")
@@ -246,6 +247,8 @@ def test_a_sink_that_is_behind_holds_only_its_own_output(tmp_path: Path) -> None
     again["by_minute"] = sinks["by_minute"]
     several().standalone(checkpoint=tmp_path, sink=again).run(BATCHES, drain=True)
     assert sinks["by_minute"].rows() == emitted(tmp_path, "by_minute")
+    # Of checkpoints that were collected too.
+    assert {one.run.partition("-")[2] for one in sinks["by_minute"].calls} == {"by_minute.panes"}
     assert {one.checkpoint > newest for one in again["by_key"].calls} == {True}, "nothing was offered to it again"
 
 
