@@ -1,4 +1,4 @@
-"""A job of several outputs: operators of one graph whose panes are all kept, each for sinks of its own. Pure."""
+"""A job of several outputs: operators of one graph whose panes are all kept, each for sinks of its own."""
 
 from __future__ import annotations
 

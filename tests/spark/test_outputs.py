@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.apis import Notes
+from tests.helpers.checkout import ROOT
 from tests.helpers.outputs import OUTPUT_NAMES, several
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
@@ -84,14 +85,15 @@ def test_killed_with_three_sinks_and_each_pane_is_there_once(tmp_path: Path) -> 
     targets = [f"delta:{tmp_path / 'a'}", f"parquet:{tmp_path / 'b'}", f"iceberg:{tmp_path / 'c'}"]
     for number, table in enumerate(sample(12, 40)):
         write(tmp_path / "input", number, table)
-    command: Any = ("tests.children.outputs_on_spark", tmp_path / "root", tmp_path / "input", *targets)
+    module = [sys.executable, "-m", "tests.children.outputs_on_spark"]
+    command = [*module, str(tmp_path / "root"), str(tmp_path / "input"), *targets]
     for _ in range(8 if LONG else 1):
-        child = Child(*command, log=tmp_path / "log")
+        child = Child(command, tmp_path / "log", cwd=ROOT)
         child.wait_for(lambda event: event["event"] in ("taken", "done"))
         time.sleep(chance.uniform(0, 1.5))
         with suppress(ProcessLookupError):  # it was done
             child.kill()
-    child = Child(*command, log=tmp_path / "log")
+    child = Child(command, tmp_path / "log", cwd=ROOT)
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
     for name, target in zip(OUTPUT_NAMES, targets, strict=True):
