@@ -69,7 +69,9 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
         for name in own:
             read[name] |= dict.fromkeys(given[name].names if isinstance(operator, Sided) else plan.input.read_names)
         nodes[operator.name] = node
-    graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
+    graph = Graph(
+        tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()}, description.outputs
+    )
     _check_orders(graph)
     return graph
 

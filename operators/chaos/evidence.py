@@ -53,14 +53,16 @@ class Evidence:
     net: RowTexts | None
 
 
-def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
-    """The evidence of a drained root; with what the target has, and the net of the panes, where they are wanted."""
+def evidence(folders: RoundFolders, target: pa.Table | None, net: Mapping[str, pa.Table] | None) -> Evidence:
+    """The evidence of a drained root; with what the target has, and the net of the panes by output, where they are
+    wanted.
+    """
     checkpoint = Checkpoint.open(folders.root)
     outputs = list(checkpoint.outputs())
     steps = list(_steps(checkpoint))
     head = expect(checkpoint.head(), "a job that is done has a checkpoint").manifest
     report = verify(checkpoint, read_percent=100)
-    due = {output.delivery_id: _rows(checkpoint, output.panes) for output in outputs if output.panes}
+    due = {id_: _rows(checkpoint, refs) for output in outputs for id_, refs in output.emitted.items()}
     calls = list(offers(folders.offered))
     return Evidence(
         panes=[rows for output in outputs if (rows := _rows(checkpoint, output.panes))],
@@ -81,7 +83,7 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | Non
             f"{finding.kind} {finding.path}: {finding.why}" for finding in report.findings if not finding.abandoned
         ),
         target=None if target is None else texts(target),
-        net=None if net is None else texts(net),
+        net=None if net is None else sum(map(texts, net.values()), RowTexts()),
     )
 
 

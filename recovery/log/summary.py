@@ -194,6 +194,7 @@ def full(manifest: Manifest) -> SummaryRow:
         "operators": [_operator(name, state) for name, state in manifest.operators.items()],
         "counters": manifest.counters,
         "totals": manifest.totals,
+        **({"outputs": list(manifest.outputs)} if manifest.outputs else {}),
         "pane_files": [_file(ref) for ref in manifest.panes],
         "late_files": [_file(ref) for ref in manifest.late],
     }

@@ -362,6 +362,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "bundles": lambda: case(
         _known(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 115, sent_again=3
     ),
+    "outputs": lambda: case(_three_outputs(), 116),
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
@@ -385,6 +386,16 @@ def _retained_apart(name: str, window: Any) -> Any:
     panes = _events(name="events").group_by("k").window(window).aggregate(n=agg.count(), values=agg.list("v"))
     late = panes.named(name).allowed_lateness("0 seconds", ledger_columns=["at"]).retain_windows("10 minutes")
     return late.accumulation("discarding").timed_by("window_end")
+
+
+def _three_outputs() -> ts.OutputsJob:
+    """Of two operators that read the stream, and one that reads the first of them."""
+    rows = _events()
+    by_key = rows.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+    by_key = by_key.named("by_key").allowed_lateness("20 seconds").accumulation("retracting")
+    together = by_key.group_by().window(TEN).aggregate(keys=agg.count(), total=agg.sum("total")).named("together")
+    sessions = rows.group_by("name").window(ts.sessions("3 seconds")).aggregate(n=agg.count()).named("sessions")
+    return ts.job(by_key, together.allowed_lateness("20 seconds").accumulation("retracting"), sessions)
 
 
 def _merged(window: Any) -> Aggregation:

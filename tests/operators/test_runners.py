@@ -179,6 +179,32 @@ def computed(runner: type[Runner], tmp: Path) -> None:
     assert found == runner(plain, SCHEMA, tmp / "rows").run(rows) != []
 
 
+def several_outputs(runner: type[Runner], tmp: Path) -> None:
+    """Each of two outputs has what its operator alone emits, and so have its sinks."""
+    events = ts.stream(event_time="t", offset="at", origin="part")
+    jobs = {name: of(events, ts.tumbling(size)).named(name) for name, size in (("short", "2 s"), ("long", "6 s"))}
+    taken: dict[str, list[pa.Table]] = {name: [] for name in jobs}
+    sinks_of_outputs = {name: lambda rows, _, name=name: taken[name].append(rows) for name in jobs}
+    runner(ts.job(*jobs.values()), SCHEMA, tmp / "both", sink=sinks_of_outputs).run(BATCHES)
+    for name, described in jobs.items():
+        alone = runner(described, SCHEMA, tmp / name)
+        alone.run(BATCHES)
+        found, wanted = (
+            ts.Root(tmp / root).panes(operator=name).to_table().drop_columns(["checkpoint"])
+            for root in ("both", name)
+        )
+        assert found.to_pylist() == wanted.to_pylist() == [row for rows in taken[name] for row in rows.to_pylist()]
+        assert found.num_rows > 3
+
+
+def no_several_outputs(_: type[Runner], tmp: Path) -> None:
+    events = ts.stream(event_time="t", offset="at", origin="part")
+    both = ts.job(*(of(events).named(name) for name in "ab"))
+    with pytest.raises(UsageError) as refused:
+        both.by_hand(SCHEMA, checkpoint=tmp)
+    assert refused.value.code == "operator-window"
+
+
 def joins(runner: type[Runner], tmp: Path) -> None:
     rows = {side: [m for m in MESSAGES if m.at % 2 == odd] for odd, side in enumerate(SIDES)}
     pairs = [(a, b) for a in rows["left"] for b in rows["right"] if a.k == b.k]
@@ -357,6 +383,11 @@ TABLE: dict[str, Row] = {
     "messages known": Row(messages, "test_messages.py::test_the_orders_of_the_design"),
     "`get_windows`": Row(answers, "test_questions.py::test_tasks_answer_as_one_process_does"),
     "`sink=`": Row(sinks, "test_job.py::test_a_refused_delivery_comes_again_with_the_same_id"),
+    "several outputs": Row(
+        several_outputs,
+        "test_outputs.py::test_each_output_is_that_of_the_standalone_runner",
+        {"by hand": no_several_outputs},
+    ),
     "back pressure": Row(
         back_pressure,
         "test_sinks.py::test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so",
