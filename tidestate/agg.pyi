@@ -23,11 +23,15 @@ __all__ = [
     "sorted_list",
     "set",
     "count_by_value",
+    "most_common",
     # How they are distributed
     "median",
     "quantile",
+    "quantile_approx",
     "count_distinct",
     "count_distinct_approx",
+    "hll",
+    "theta",
     # Of one's own
     "apply_rows",
     "accumulate",
@@ -48,6 +52,7 @@ from tidestate.operators.aggregates.collection import sorted_list as sorted_list
 from tidestate.operators.aggregates.custom import apply_rows as apply_rows
 from tidestate.operators.aggregates.distinct import count_by_value as count_by_value
 from tidestate.operators.aggregates.distinct import count_distinct as count_distinct
+from tidestate.operators.aggregates.distinct import most_common as most_common
 from tidestate.operators.aggregates.distinct import set_ as set
 from tidestate.operators.aggregates.distinct import top_n as top_n
 from tidestate.operators.aggregates.selection import arg_max as arg_max
@@ -57,5 +62,8 @@ from tidestate.operators.aggregates.selection import first as first
 from tidestate.operators.aggregates.selection import last as last
 from tidestate.operators.aggregates.selection import latest as latest
 from tidestate.operators.aggregates.sketches import count_distinct_approx as count_distinct_approx
+from tidestate.operators.aggregates.value_sketches import hll as hll
+from tidestate.operators.aggregates.value_sketches import quantile_approx as quantile_approx
+from tidestate.operators.aggregates.value_sketches import theta as theta
 from tidestate.operators.describe.merge_accumulation import accumulation as accumulate
 from tidestate.statestore.spec.combiners import register_combiner as register_combiner

@@ -87,6 +87,7 @@ SORTABLE: dict[str, tuple[Aggregate, Naive]] = {
     "number": (agg.count_distinct("v"), lambda events: len(naive.different(events))),
     "about": (agg.count_distinct_approx("v"), lambda events: len(naive.different(events))),
     "tally": (agg.count_by_value("v"), naive.tallied),
+    "common": (agg.most_common("v", 2), naive.commonest(2)),
     "ordered": (agg.sorted_list("v"), naive.listed("v")),
     "lower": (agg.quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
     "higher": (agg.quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
@@ -100,7 +101,15 @@ NUMERIC: dict[str, tuple[Aggregate, Naive]] = {
     "most": (agg.quantile("v", 1.0), naive.quantile(1, "linear")),
     "middle": (agg.median("v"), naive.quantile(0.5, "linear")),
     "quarter": (agg.quantile("v", 0.25), naive.quantile(0.25, "linear")),
+    "near": (agg.quantile_approx("v", 0.3), naive.rank(0.3)),
 }
+HASHED: dict[str, tuple[Aggregate, Naive]] = {
+    "sketch": (agg.hll("v"), naive.hll(12)),
+    "coarse": (agg.hll("v", precision=7), naive.hll(7)),
+    "hashes": (agg.theta("v"), naive.theta(12)),
+    "few_hashes": (agg.theta("v", lg_k=5), naive.theta(5)),
+}
+NOT_HASHED = ("decimal", "binary", "bool", "list", "struct")
 INTEGERS = st.one_of(st.integers(-4, 4), st.integers(-(2**62), 2**62))
 DOUBLES = st.one_of(
     st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf]), st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -125,7 +134,9 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], bool, bool]] = {
 
 def wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
     _, _, sortable, numeric = KINDS[kind]
-    return ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {})
+    return (
+        ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {}) | ({} if kind in NOT_HASHED else HASHED)
+    )
 
 
 def events_of(kind: str, least: int = 0) -> st.SearchStrategy[list[Event]]:
@@ -147,6 +158,8 @@ def table(kind: str, events: list[Event]) -> pa.Table:
 
 
 def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
     if isinstance(expected, (list, tuple)):
         return len(found) == len(expected) and all(map(same, found, expected))
     if isinstance(expected, float) and isinstance(found, float):
