@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, needs_to_compare
+from tidestate.operators.aggregates.library import datasketches
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import whole
@@ -145,15 +145,3 @@ def _updates(values: pa.Array) -> list[Any]:
         values = values.cast(pa.string())
     # The library ignores empty text, so it becomes a number, which no other text does.
     return [0 if value == "" else value for value in values.to_pylist()]
-
-
-def datasketches() -> Any:
-    """The library of sketches. Raises `UsageError` where it is not installed."""
-    try:
-        import datasketches as library
-    except ImportError:
-        raise UsageError(
-            f"sketches need the package datasketches: {install('sketches')}",
-            code="sketch-package",
-        ) from None
-    return library

@@ -25,7 +25,7 @@ from tidestate.operators.aggregates.aggregate import (
     unsupported_type,
     values_per_row,
 )
-from tidestate.operators.aggregates.sketches import datasketches
+from tidestate.operators.aggregates.library import datasketches
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import UsageError
@@ -309,5 +309,6 @@ def _quantiles(lists: pa.Array, blobs: pa.Array, q: float) -> pa.Array:
 
 def _quantile_of(sketch: Any, q: float) -> float:
     # A sketch knows its extremes, but its quantiles are of the values that it has kept.
-    extremes = {0: sketch.get_min_value, 1: sketch.get_max_value}
-    return extremes[q]() if q in extremes else sketch.get_quantile(q, True)  # type: ignore[no-any-return]
+    if q in (0.0, 1.0):
+        return sketch.get_max_value() if q else sketch.get_min_value()  # type: ignore[no-any-return]
+    return sketch.get_quantile(q, True)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows
 
 RowTexts = Counter[str]
-RESULT = re.compile("^_last_|_(values|sketch)$")
+BESIDE_A_RESULT = re.compile("^_last_|_(values|sketch)$")
 """What the name of a column of state has more than the result that it is of."""
 FIRST = 5
 """So many rows of a difference are reported."""
@@ -92,7 +92,7 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | Non
 
 def texts(rows: pa.Table, random: frozenset[str] = frozenset()) -> RowTexts:
     """Each row as a line, without results that are drawn at ``random``, and without their state."""
-    names = [name for name in rows.column_names if RESULT.sub("", name) not in random]
+    names = [name for name in rows.column_names if BESIDE_A_RESULT.sub("", name) not in random]
     columns = [values_of(rows[name]) for name in names]
     return Counter(
         ", ".join(f"{name}={value}" for name, value in zip(names, row, strict=True))

@@ -15,6 +15,7 @@ from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Event, Naive
 from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.windows.plan import WindowPlan
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
@@ -165,3 +166,19 @@ def same(found: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(found, float):
         return (naive.nan(expected) and naive.nan(found)) or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-6)
     return bool(found == expected)
+
+
+def lifted(plan: WindowPlan, events: pa.Table) -> pa.Table:
+    ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
+    sizes = [pa.array(np.ones(len(events), np.int64))] * (len(plan.part_values) - len(plan.state))
+    return pa.table([ends, events["k"], *sizes, *plan.lifted(events)], schema=plan.parts.schema)
+
+
+def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
+    results = {bound.name: bound.finish(folded) for bound in plan.aggregates}
+    assert {name: values.type for name, values in results.items()} == {
+        bound.name: bound.result_type for bound in plan.aggregates
+    }
+    keys = folded["k"].to_pylist()
+    lists = {name: values.to_pylist() for name, values in results.items()}
+    return {key: {name: lists[name][row] for name in lists} for row, key in enumerate(keys)}

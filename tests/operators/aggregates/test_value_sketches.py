@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.process import forget
-from tests.operators.aggregates.test_naive import finished, lifted
 from tests.twins import naive_aggregates as naive
-from tests.twins.aggregated import START, TIME, table
+from tests.twins.aggregated import START, TIME, finished, lifted, table
 from tidestate import agg
 from tidestate.operators.aggregates.value_sketches import ValueSketch, listed_at_most, random_results
 from tidestate.operators.bind.operator import bind_plan
