@@ -27,10 +27,11 @@ from tidestate.operators.aggregates.custom import (
     name_of_function,
     result_type_of,
 )
-from tidestate.operators.aggregates.distinct import Distinct, Top
+from tidestate.operators.aggregates.distinct import Distinct, MostCommon, Top
 from tidestate.operators.aggregates.of_rows import ColumnOrExpr, RowCondition, fields_of_rows
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
+from tidestate.operators.aggregates.value_sketches import ValueSketch
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -180,6 +181,18 @@ def count_by_value(column: ColumnOrExpr, *, where: RowCondition = None) -> Aggre
 
 
 @checked
+def most_common(column: ColumnOrExpr, n: int, *, where: RowCondition = None) -> Aggregate:
+    """The ``n`` values that occur most often, with how often, most often first: a list of ``value`` and ``count``.
+
+    Exact: the state has the count of every value, as that of `count_by_value`. Of values that occur equally often the
+    smallest come first.
+    """
+    if n < 1:
+        raise UsageError("most_common must keep at least one value", code="aggregate-option", found=repr(n))
+    return MostCommon("most_common", n=n, **fields_of_rows(column, where))
+
+
+@checked
 def top_n(
     column: ColumnOrExpr,
     n: int,
@@ -206,6 +219,47 @@ def count_distinct_approx(column: ColumnOrExpr, *, precision: int = 12, where: R
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
         raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
     return Sketch("count_distinct_approx", precision=precision, **fields_of_rows(column, where))
+
+
+@checked
+def hll(column: ColumnOrExpr, *, precision: int = 12, where: RowCondition = None) -> Aggregate:
+    """A HyperLogLog sketch of the distinct values, as bytes: Spark's ``hll_union_agg`` and ``hll_sketch_estimate``
+    and the DataSketches functions of DuckDB merge and estimate it. Of nothing, an empty sketch.
+
+    Whole numbers, times (microseconds) and dates (days) are hashed as int64, text as UTF-8, floating-point numbers as
+    doubles; empty text is ignored. At most 2^precision bytes; the standard error is 1.04 / √2^precision. Needs the
+    extra ``sketches``.
+    """
+    return ValueSketch("hll", size=_size("precision", precision, 7, 21), **fields_of_rows(column, where))
+
+
+@checked
+def theta(column: ColumnOrExpr, *, lg_k: int = 12, where: RowCondition = None) -> Aggregate:
+    """A theta sketch of the distinct values, as bytes (compact and ordered): Spark's ``theta_union_agg`` and the
+    DataSketches functions of DuckDB unite, intersect and estimate it. Of nothing, an empty sketch.
+
+    Values are hashed as by `hll`. At most 8 · 2^lg_k bytes; exact up to 2^lg_k values. Needs the extra ``sketches``.
+    """
+    return ValueSketch("theta", size=_size("lg_k", lg_k, 5, 21), **fields_of_rows(column, where))
+
+
+@checked
+def quantile_approx(column: ColumnOrExpr, q: float, *, k: int = 200, where: RowCondition = None) -> Aggregate:
+    """The approximate quantile, a double: one of the values. NaN is ignored; null without numbers.
+
+    Up to 256 values of a group it is exact. From there on a KLL sketch keeps some 3 · k of them, drawn at random, so
+    that two runs over the same input may differ: with ``k=200`` the share of values below the result is within 1.33 %
+    of ``q`` in 99 of 100 results. Needs the extra ``sketches``.
+    """
+    if not 0 <= q <= 1:
+        raise UsageError("a quantile must be between 0 and 1", code="aggregate-option", found=repr(q))
+    return ValueSketch("quantile_approx", size=_size("k", k, 8, 65_535), q=float(q), **fields_of_rows(column, where))
+
+
+def _size(name: str, size: int, least: int, most: int) -> int:
+    if not least <= size <= most:
+        raise UsageError(f"{name}= must be between {least} and {most}", code="aggregate-option", found=repr(size))
+    return size
 
 
 @checked

@@ -201,6 +201,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "sketches": lambda: case(
         _numbers(about=agg.count_distinct_approx("name"), more=agg.count_distinct_approx("v")), 39
     ),
+    "value_sketches": lambda: case(
+        _numbers(names=agg.hll("name", precision=7), values=agg.theta("v"), common=agg.most_common("name", 2),
+                 near=agg.quantile_approx("v", 0.5)), 44
+    ),
     "own_function": lambda: case(
         _numbers(spread=agg.apply_rows(spread, columns=["v"], result_type=pa.int64(), name="spread",
                                        per_group=True), n=agg.count()), 40
