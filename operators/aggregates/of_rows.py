@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tidestate.operators.expressions.builder import Expr, as_column, as_expr, expr
+from tidestate.operators.expressions.builder import Expr, as_column, condition_tree
 from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.statestore.errors import UsageError
 
@@ -24,11 +24,6 @@ def fields_of_rows(column: ColumnOrExpr | None, where: RowCondition, **by: Colum
         elif tree is not None:
             fields["expression" if name == "column" else f"expression_{name}"] = tree
     return fields
-
-
-def condition_tree(condition: str | Expr) -> ExprNode:
-    """The tree of a condition, which may be text. Raises `UsageError` for what is neither."""
-    return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
 
 
 def _column_tree(name: str, value: ColumnOrExpr) -> ExprNode:

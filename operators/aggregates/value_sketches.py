@@ -31,9 +31,9 @@ from tidestate.statestore.spec.combiners import Starts, append, register_combine
 from tidestate.statestore.spec.lists import by_value, flat, lengths_of, list_values, nested, union_lists, whole
 from tidestate.statestore.spec.tables import Column, Group
 
-Plain = list[Any]
+ValueList = list[Any]
 """The values of a group: whole numbers, doubles or text."""
-Sketching = Callable[[Sequence[bytes], Plain, int], bytes]
+Sketching = Callable[[Sequence[bytes], ValueList, int], bytes]
 """The union of stored sketches and of values, as a sketch of a given size."""
 SketchFunction = Literal["hll", "theta", "quantile_approx"]
 COMBINERS: dict[SketchFunction, str] = {
@@ -202,7 +202,7 @@ def _collected(function: SketchFunction, values: Values, rows: pa.Table, starts:
     )
 
 
-def _values_of(lists: pa.Array, chosen: Flags) -> Iterator[tuple[int, Plain]]:
+def _values_of(lists: pa.Array, chosen: Flags) -> Iterator[tuple[int, ValueList]]:
     """The row and the values of each list that is ``chosen``."""
     ends = np.append(0, np.cumsum(lengths_of(lists))).tolist()
     # Slices of a list of Python are a tenth of the time of those of an array of Arrow.
@@ -211,7 +211,7 @@ def _values_of(lists: pa.Array, chosen: Flags) -> Iterator[tuple[int, Plain]]:
         yield row, values[ends[row] : ends[row + 1]]
 
 
-def _hll(stored: Sequence[bytes], values: Plain, size: int) -> bytes:
+def _hll(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values. It is united with itself twice: then it has the same bytes in any order."""
     library = datasketches()
     added = library.hll_sketch(size, library.HLL_8)
@@ -227,7 +227,7 @@ def _hll(stored: Sequence[bytes], values: Plain, size: int) -> bytes:
     return again.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
 
 
-def _theta(stored: Sequence[bytes], values: Plain, size: int) -> bytes:
+def _theta(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values, trimmed to its size: the same bytes in any order."""
     library = datasketches()
     added = library.update_theta_sketch(size)
@@ -241,7 +241,7 @@ def _theta(stored: Sequence[bytes], values: Plain, size: int) -> bytes:
     return union.get_result().serialize()  # type: ignore[no-any-return]
 
 
-def _kll(stored: Sequence[bytes], values: Plain, size: int) -> bytes:
+def _kll(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
     library = datasketches()
     sketch = library.kll_doubles_sketch(size)
     for other in map(library.kll_doubles_sketch.deserialize, stored):

@@ -9,11 +9,10 @@ from typing import Self
 import msgspec
 
 from tidestate.operators.aggregates.derived import Derived
-from tidestate.operators.aggregates.of_rows import condition_tree
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Closing, OnTime, Trigger
 from tidestate.operators.describe.windowed import AccumulationMode, LateRule, Windowed
-from tidestate.operators.expressions.builder import Expr
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.streams.aggregated import tolerance
 from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import OperatorNode

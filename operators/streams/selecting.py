@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.stages import Compute, Select
 from tidestate.operators.describe.windows import PANE_TIME
-from tidestate.operators.expressions.builder import Expr, as_expr, expr
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.expressions.tree import ExprNode
 from tidestate.operators.streams.nodes import StreamView
 from tidestate.statestore.errors import UsageError
-
-
-def condition_tree(condition: Expr | str) -> ExprNode:
-    """The tree of a condition, or of its text. Raises `UsageError` for anything else."""
-    return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
 
 
 def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[str, ExprNode]:

@@ -22,7 +22,7 @@ from tidestate.operators.describe.stages import Compute, Filter, StoredStage
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
-from tidestate.operators.expressions.builder import Expr
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import MadeByVerb, VerbCall, expressions, recorded
@@ -34,7 +34,7 @@ from tidestate.operators.streams.nodes import OperatorNode, StreamView, Watermar
 from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.selecting import check_raw_identity, column_trees, condition_tree, selection
+from tidestate.operators.streams.selecting import check_raw_identity, column_trees, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
