@@ -51,7 +51,7 @@ def test_identities_at_the_watermark_of_1970_are_late_as_in_spark() -> None:
 def test_a_key_that_is_computed_is_not_taken_over_and_a_filter_is_no_matter() -> None:
     events = ts.stream(event_time="t", watermark_delay="5 seconds")
     key, value = pa.field("k", pa.int64()), pa.field("expiresAtMicros", pa.int64())
-    rows = pa.table({column_of("key", 0): pa.array([1]), column_of("value", 0): pa.array([95_000_000])})
+    rows = pa.table({column_of("key", 0): pa.array([1]), column_of("value", 0): pa.array([-95_000_000])})
     state = SparkState("dedupeWithinWatermark", (key,), (value,), DELAY, rows)
 
     def taken(stream: ts.Stream) -> int:
