@@ -192,17 +192,17 @@ def parsed(messages: DataFrame) -> DataFrame:
 
 OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
 TUMBLING = _bids(ts.tumbling("10 seconds"))
-BIDS = ts.stream(event_time="event_time", watermark_delay=DELAY)
+BIDS_STREAM = ts.stream(event_time="event_time", watermark_delay=DELAY)
 WORKLOADS = {
     "tumbling": _windowed(TUMBLING),
     **_prepared(
-        BIDS.where("price > 100").with_columns(
+        BIDS_STREAM.where("price > 100").with_columns(
             price="price * 3 + key % 7", key=ts.fn.concat(ts.lit("k"), ts.col("key").cast("string"))
         ),
         _computed,
         "computed",
     ),
-    **_prepared(BIDS.where("price > 5000"), lambda bids: bids.where("price > 5000"), "filtered"),
+    **_prepared(BIDS_STREAM.where("price > 5000"), lambda bids: bids.where("price > 5000"), "filtered"),
     "tumbling, decoded": replace(_windowed(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS)), decodes=True),
     "sliding": _windowed(
         _bids(ts.sliding("60 seconds", "15 seconds")),
