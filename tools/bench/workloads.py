@@ -192,7 +192,7 @@ def parsed(messages: DataFrame) -> DataFrame:
 
 OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
 TUMBLING = _bids(ts.tumbling("10 seconds"))
-HALF = "price > 5000 or price = 1"
+DEARER_HALF = "price > 5000 or price = 1"
 """The bid that closes windows stays: a row that Spark leaves out moves no watermark."""
 BIDS_STREAM = ts.stream(event_time="event_time", watermark_delay=DELAY)
 WORKLOADS = {
@@ -204,7 +204,7 @@ WORKLOADS = {
         _computed,
         "computed",
     ),
-    **_prepared(BIDS_STREAM.where(HALF), lambda bids: bids.where(HALF), "filtered"),
+    **_prepared(BIDS_STREAM.where(DEARER_HALF), lambda bids: bids.where(DEARER_HALF), "filtered"),
     "tumbling, decoded": replace(_windowed(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS)), decodes=True),
     "sliding": _windowed(
         _bids(ts.sliding("60 seconds", "15 seconds")),
