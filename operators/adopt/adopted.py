@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidestate.operators.adopt.identities import remember_identities, spark_identities
 from tidestate.operators.adopt.spark_state import Kind, SparkState
 from tidestate.operators.adopt.windows import spark_windows, take_windows
+from tidestate.operators.bind.evolve_stages import kept_by
 from tidestate.operators.describe.windows import Sessions, Sliding
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
@@ -20,6 +21,7 @@ from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.stages.compute import BoundCompute
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import text_of
@@ -55,6 +57,7 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
     `UsageError` for what it cannot.
     """
     plan, delay_us = graph.output, _delay_us(graph)
+    _check_computed(plan)
     kind = state.kind
     if state.delay_us not in (None, delay_us):
         raise UsageError(
@@ -79,6 +82,19 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
         raise _other_kind(graph, f".group_by(…).window({'sessions' if kind == 'sessions' else 'tumbling'}(…))")
     rows = spark_windows(plan, state, mark_us, buffers)
     return Adopted(_with_keys(plan, rows), take_windows, mark_us, reached_us, max_event_us, mark_us)
+
+
+def _check_computed(plan: Plan) -> None:
+    """Whether the query has computed a key or time as the job does, its state does not say. Raises `UsageError`."""
+    steps = () if plan.input.stages is None else plan.input.stages.steps
+    made_names = {name for step in steps if isinstance(step, BoundCompute) for name in step.makes}
+    if names := [name for name in kept_by(plan) if name in made_names]:
+        raise UsageError(
+            "the job computes columns by which state is kept, and the state of the query does not say how these were "
+            "computed: compute them in the stream that both read",
+            code="adopt-job",
+            columns=names,
+        )
 
 
 def _delay_us(graph: Graph) -> int:

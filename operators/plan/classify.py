@@ -183,12 +183,13 @@ def _classified_rows(
     if passes is not None:
         first = None if first is None else _without_left_out(first)
         events = events.filter(pa.array(passes)).drop_columns([PASSES])
-    times = event_times(events[plan.input.event_time])
+    all_times = event_times(arrived[plan.input.event_time])
+    times = all_times if passes is None else all_times[passes]
     judged = judge(plan, events, context, times)
     accepted, rejected, counters = judged.accepted, judged.rejected, judged.counters
     claims, timely = Claims(), accepted
     if passes is not None:
-        timely, claims = _timely(plan, arrived, passes, judged, context)
+        timely, claims = _timely(plan, arrived, passes, judged, context, all_times)
         counters[FILTERED] = int(np.count_nonzero(~passes))
     if not plan.reprocessing:
         of_rows, more = read_after_checks(plan.input.watermarks, timely, rejected, context.now_us)
@@ -239,11 +240,11 @@ def _without_left_out(first: InputReading) -> InputReading:
 
 
 def _timely(
-    plan: Plan, arrived: pa.Table, passes: Flags, judged: Judged, context: Context
+    plan: Plan, arrived: pa.Table, passes: Flags, judged: Judged, context: Context, times: Times
 ) -> tuple[pa.Table, Claims]:
     """The rows that move the watermark, in their order, with the columns that are read for it: those that are
     ``judged`` accepted, and those that a condition leaves out and whose times would be. Also the claims of the others
-    of these: their source is not idle.
+    of these: their source is not idle. ``times``: of all rows that ``arrived``.
 
     A row that is left out needs no key, as it is in no result.
     """
@@ -251,17 +252,20 @@ def _timely(
     by = [watermarks.by] if watermarks.by else []
     names = dict.fromkeys([event_time, *plan.named_by, *by, *watermarks.columns])
     rows = arrived.select([name for name in names if name in arrived.column_names])
-    left_out = arrived.filter(pa.array(~passes))
-    times = event_times(left_out[event_time])
-    reasons, _ = _judgement(plan, left_out, context, times, plan.time_checks)
-    in_time = np.ones(left_out.num_rows, bool) if reasons is None else reasons == ""
-    flags = np.empty(len(passes), bool)
-    flags[passes] = True if judged.keep is None else judged.keep
-    flags[~passes] = in_time
-    awake = Claims()
-    if not plan.reprocessing and not in_time.all():
-        awake = Claims(rejected=rows_of_sources(watermarks, left_out.filter(pa.array(~in_time))))
-    return rows.filter(pa.array(flags)), awake
+    in_time = (times <= LIMIT_US) & (times >= -LIMIT_US)  # null is beyond
+    if plan.input.order and len(misplaced := without_place(rows, plan.input.order)):
+        in_time &= ~misplaced
+    watermark_us = watermark_of(context.before)
+    behind = ~passes & in_time & (times < (-LIMIT_US if watermark_us is None else watermark_us))
+    if behind.any():
+        reasons, _ = _judgement(plan, arrived.filter(pa.array(behind)), context, times[behind], ())
+        in_time[behind] = True if reasons is None else reasons == ""
+    in_time[passes] = True if judged.keep is None else judged.keep
+    awake = ~passes & ~in_time
+    claims = Claims()
+    if not plan.reprocessing and awake.any():
+        claims = Claims(rejected=rows_of_sources(watermarks, rows.filter(pa.array(awake))))
+    return (rows if in_time.all() else rows.filter(pa.array(in_time))), claims
 
 
 def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:

@@ -162,12 +162,6 @@ class Plan(ABC):
             time_in_range(),
         )
 
-    @cached_property
-    def time_checks(self) -> tuple[Check, ...]:
-        """Those of `checks` that are about when a row happened, and its place among others."""
-        order = (has_place(self.input.order),) if self.input.order else ()
-        return (*order, not_null((self.input.event_time,), NULL_TIME), time_in_range())
-
     @property
     def own_checks(self) -> tuple[Check, ...]:
         """What rows must meet for this operator, before what all must meet."""

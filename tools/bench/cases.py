@@ -74,6 +74,8 @@ class OnSpark:
     rated: bool = False
     small_work: str = ""
     source: Source = "files"
+    beside: str = ""
+    """Another workload of ours that is measured too, as a second figure."""
 
     def __call__(self, setting: Setting) -> Measured:
         """Measure both."""
@@ -96,6 +98,13 @@ class OnSpark:
         more: dict[str, object] = {}
         if self.source == "files":
             mine, theirs = setting.sides.run("ours", task), setting.sides.run("spark", task)
+            if self.beside:
+                behind = setting.sides.run("ours", msgspec.structs.replace(task, work=self.beside))
+                more = {
+                    "behind_plan": behind.events_per_s,
+                    "ratio_to_behind_plan": round(mine.events_per_s / behind.events_per_s, 2),
+                    "equal_behind": same(behind.check, theirs.check),
+                }
         else:
             with offered(self.source, setting.folder / "input") as place:
                 task = msgspec.structs.replace(task, source=self.source, place=place)
@@ -161,6 +170,10 @@ def _bids(keys: int, batch: int, batches: int, rate: int, **more: int | str) -> 
 def _tumbling(keys: int, work: str = "tumbling", **how: object) -> OnSpark:
     small, full = Bids(keys, 100_000, 6, 5_000), Bids(keys, 1_250_000, 13, 50_000)
     return OnSpark(work, small, full, **how)  # type: ignore[arg-type]
+
+
+def _staged(keys: int, work: str) -> OnSpark:
+    return _tumbling(keys, work, beside=f"{work}, in Spark's plan")
 
 
 def _of_texts(keys: int) -> OnSpark:
@@ -290,6 +303,8 @@ ON_FLINK = tuple(
 """Where ``python -m tools.bench.flink`` has installed it."""
 CASES = (
     Case("tumbling, 100 keys", ROCKSDB, ">= 2", _tumbling(100)),
+    Case("tumbling, 100 keys, computed columns", ROCKSDB, ">= 2.4", _staged(100, "computed")),
+    Case("tumbling, 100 keys, a filter", ROCKSDB, ">= 2", _staged(100, "filtered")),
     Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.3", _tumbling(100, rated=True)),
     Case("tumbling, 100,000 keys, rows of the JVM", ROCKSDB, ">= 5", _tumbling(100_000, rated=True)),
     Case("tumbling, 100 keys, Kafka, JSON values", ROCKSDB, ">= 1.2", _of_texts(100)),

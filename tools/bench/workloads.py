@@ -39,7 +39,8 @@ class Workload:
     ``schemas``: of each stream, by the name under which it is written and read. ``output`` is the output mode of the
     peer. ``check``: the panes of either side as figures, those of windows that end by a time if one is passed.
     ``clock_s``: windows go by the clock, and this many seconds after the last row all are over.
-    ``decodes``: ours reads JSON texts, Spark's what its ``from_json`` makes of them.
+    ``decodes``: ours reads JSON texts, Spark's what its ``from_json`` makes of them. ``prepare``: what Spark's plan
+    makes of the rows in front of ours.
     """
 
     ours: ts.OperatorStream
@@ -49,6 +50,7 @@ class Workload:
     output: str = "append"
     clock_s: float = 0
     decodes: bool = False
+    prepare: Callable[[DataFrame], DataFrame] | None = None
 
 
 def summed(*columns: str) -> CheckPanes:
@@ -91,6 +93,36 @@ def _windowed(
 ) -> Workload:
     """Windows of bids by key: the panes of both sides have the columns ``bids``, ``middle`` and ``best``."""
     return Workload(ours, _Grouped(native, middle), summed("bids", "best", "middle"), output=output)
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """A query over what Spark's plan makes of the rows before."""
+
+    prepare: Callable[[DataFrame], DataFrame]
+    query: Callable[[Streams], DataFrame]
+
+    def __call__(self, streams: Streams) -> DataFrame:
+        return self.query([self.prepare(stream) for stream in streams])
+
+
+def _prepared(staged: ts.Stream, prepare: Callable[[DataFrame], DataFrame], name: str) -> dict[str, Workload]:
+    """Bids that are filtered and computed in our job, and in Spark's plan in front of it; the peer is the same."""
+    windows = staged.group_by("key").window(ts.tumbling("10 seconds"))
+    results = windows.aggregate(bids=agg.count(), middle=agg.mean("price"), best=agg.max("price"))
+    plain = _windowed(TUMBLING)
+    query = _Behind(prepare, plain.query)
+    ours = results.allowed_lateness("0 seconds").named("bids")
+    return {
+        name: replace(plain, ours=ours, query=query),
+        f"{name}, in Spark's plan": replace(plain, query=query, prepare=prepare),
+    }
+
+
+def _computed(bids: DataFrame) -> DataFrame:
+    of_key = sf.concat(sf.lit("k"), sf.col("key").cast("string"))
+    price = sf.expr("price * 3 + key % 7")
+    return bids.where("price > 100 or price = 1").withColumn("price", price).withColumn("key", of_key)
 
 
 def _by_hand(streams: Streams) -> DataFrame:
@@ -160,8 +192,19 @@ def parsed(messages: DataFrame) -> DataFrame:
 
 OF_TEXTS = ts.json("value", {"event_time": "timestamp[us, tz=UTC]", "key": "int64", "price": "int64"})
 TUMBLING = _bids(ts.tumbling("10 seconds"))
+DEARER_HALF = "price > 5000 or price = 1"
+"""The bid that closes windows stays: a row that Spark leaves out moves no watermark."""
+BIDS_STREAM = ts.stream(event_time="event_time", watermark_delay=DELAY)
 WORKLOADS = {
     "tumbling": _windowed(TUMBLING),
+    **_prepared(
+        BIDS_STREAM.where("price > 100 or price = 1").with_columns(
+            price="price * 3 + key % 7", key=ts.fn.concat(ts.lit("k"), ts.col("key").cast("string"))
+        ),
+        _computed,
+        "computed",
+    ),
+    **_prepared(BIDS_STREAM.where(DEARER_HALF), lambda bids: bids.where(DEARER_HALF), "filtered"),
     "tumbling, decoded": replace(_windowed(_bids(ts.tumbling("10 seconds"), decode=OF_TEXTS)), decodes=True),
     "sliding": _windowed(
         _bids(ts.sliding("60 seconds", "15 seconds")),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 import tidestate as ts
 from tidestate import agg
 from tidestate.operators.adopt.adopted import adopted
 from tidestate.operators.adopt.spark_state import SparkState, column_of
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 DELAY = 5_000_000
@@ -44,3 +46,20 @@ def test_identities_at_the_watermark_of_1970_are_late_as_in_spark() -> None:
     state = SparkState("dedupeWithinWatermark", (key,), (value,), DELAY, rows)
     taken = adopted(bind_graph(job.graph.description, pa.schema([("t", TIME), ("k", pa.int64())])), state, (0, 0), {})
     assert (taken.watermark_us, taken.rows.num_rows, taken.max_event_us) == (1, 1, None)
+
+
+def test_a_key_that_is_computed_is_not_taken_over_and_a_filter_is_no_matter() -> None:
+    events = ts.stream(event_time="t", watermark_delay="5 seconds")
+    key, value = pa.field("k", pa.int64()), pa.field("expiresAtMicros", pa.int64())
+    rows = pa.table({column_of("key", 0): pa.array([1]), column_of("value", 0): pa.array([-95_000_000])})
+    state = SparkState("dedupeWithinWatermark", (key,), (value,), DELAY, rows)
+
+    def taken(stream: ts.Stream) -> int:
+        job = stream.deduplicate("k", within="5 seconds")
+        schema = pa.schema([("t", TIME), ("k", pa.int64())])
+        return adopted(bind_graph(job.graph.description, schema), state, (0, 0), {}).rows.num_rows
+
+    assert taken(events.where("k > 0").with_columns(v="k + 1")) == 1
+    with pytest.raises(UsageError) as error:
+        taken(events.with_columns(k="k + 1"))
+    assert error.value.code == "adopt-job"
