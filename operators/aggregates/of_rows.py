@@ -16,7 +16,7 @@ RowCondition: TypeAlias = str | Expr | None
 
 def fields_of_rows(column: ColumnOrExpr | None, where: RowCondition, **by: ColumnOrExpr | None) -> dict[str, Any]:
     """The fields of an aggregate that say what it is of; an expression that is a column alone is that column."""
-    fields: dict[str, Any] = {} if where is None else {"condition": condition_tree(where)}
+    fields: dict[str, Any] = {} if where is None else {"condition": _condition_tree(where)}
     for name, value in {"column": column, **by}.items():
         tree = None if value is None else _column_tree(name, value)
         if isinstance(tree, ColumnNode):
@@ -26,7 +26,7 @@ def fields_of_rows(column: ColumnOrExpr | None, where: RowCondition, **by: Colum
     return fields
 
 
-def condition_tree(condition: str | Expr) -> ExprNode:
+def _condition_tree(condition: str | Expr) -> ExprNode:
     """The tree of a condition, which may be text. Raises `UsageError` for what is neither."""
     return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
 
