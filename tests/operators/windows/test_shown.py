@@ -313,11 +313,24 @@ def test_queries_have_derived_columns_and_windows_that_are_hidden(tmp_path: Path
     job.standalone(checkpoint=tmp_path).run(arriving([[(1, "a", 5), (2, "a", 7), (3, "b", 1)], [(12, "a", 1)]]))
     forget()
     windows = ts.Root(tmp_path).windows()
-    rows = [(row["k"], row["n"], row["more"]) for row in windows.to_table().to_pylist()]
-    assert sorted(rows) == [("a", 1, 3), ("a", 2, 5), ("b", 1, 3)]
+    rows = [(row["k"], row["n"], row["more"], row["shown"], row["panes"]) for row in windows.to_table().to_pylist()]
+    assert sorted(rows) == [("a", 1, 3, False, 0), ("a", 2, 5, True, 1), ("b", 1, 3, False, 0)]
     (only,) = ts.Root(tmp_path).windows(key="b", values=["more"]).to_table().to_pylist()
-    assert "double" not in only
-    assert only["more"] == 3
+    assert [*only] == ["window_start", "window_end", "k", "more", "shown", "events", "panes"]
+    assert (only["more"], only["shown"]) == (3, False)
+
+
+def test_results_that_derived_columns_and_conditions_read_may_be_renamed(tmp_path: Path) -> None:
+    batches = arriving([[(1, "a", 5), (2, "a", 7), (12, "b", 1)], [(3, "a", 1)]])
+    before = job_of("tumbling", "retracting", lateness="1 hour").derive(x="n * 2").having("n >= 2")
+    before.standalone(checkpoint=tmp_path).run(batches[:1])
+    forget()
+    grouped = ts.stream(event_time="t", offset="at").group_by("k").window(WINDOWS["tumbling"])
+    renamed = grouped.aggregate(rows=agg.count(), total=agg.sum("v")).derive(y="rows * 2").having("rows >= 2")
+    renamed = renamed.allowed_lateness("1 hour").accumulation("retracting")
+    renamed = renamed.renamed(aggregates={"n": "rows", "x": "y"})
+    panes = renamed.standalone(checkpoint=tmp_path).run(batches).to_pylist()
+    assert [(pane["kind"], pane["rows"], pane["y"]) for pane in panes] == [("retract", 2, 4), ("emit", 3, 6)]
 
 
 def test_an_expression_that_changes_is_for_panes_from_now_on(
