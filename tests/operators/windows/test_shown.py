@@ -320,6 +320,23 @@ def test_queries_have_derived_columns_and_windows_that_are_hidden(tmp_path: Path
     assert (only["more"], only["shown"]) == (3, False)
 
 
+def test_the_history_of_a_window_says_where_it_is_hidden(tmp_path: Path) -> None:
+    rows = [[(1, "a", 5), (20, "z", 1)], [(2, "a", 7)], [(3, "a", 7)], [(4, "a", 7)]]
+    job = job_of("tumbling", "retracting", lateness="1 hour").having("n % 2 = 0")
+    job.standalone(checkpoint=tmp_path).run(arriving(rows))
+    forget()
+    history = ts.Root(tmp_path).history(key="a", window="1970-01-01T00:00:00Z")
+    told = [(event.checkpoint, event.what) for event in history.events if event.kind in ("pane", "hidden")]
+    first = told[0][0]
+    assert told == [
+        (first, "hidden: having n % 2 = 0"),
+        (first + 1, "pane 0 late"),
+        (first + 2, "retracted: pane 0 late"),
+        (first + 2, "hidden: having n % 2 = 0"),
+        (first + 3, "pane 1 late"),
+    ]
+
+
 def test_results_that_derived_columns_and_conditions_read_may_be_renamed(tmp_path: Path) -> None:
     batches = arriving([[(1, "a", 5), (2, "a", 7), (12, "b", 1)], [(3, "a", 1)]])
     before = job_of("tumbling", "retracting", lateness="1 hour").derive(x="n * 2").having("n >= 2")
