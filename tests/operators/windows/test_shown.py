@@ -308,6 +308,17 @@ def test_what_cannot_hold_is_refused_before_anything_runs(make: Callable[[], Any
     assert caught.value.code == code
 
 
+def test_columns_derived_of_differences_are_refused() -> None:
+    """They would not add up, as the differences themselves do."""
+    first = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(v=agg.count())
+    first = first.accumulation("retracting").allowed_lateness("30 seconds").named("counts")
+    minutes = first.group_by().window(ts.tumbling("1 minute")).aggregate(n=agg.sum("v")).named("minutes")
+    minutes.accumulation("discarding").harness(SCHEMA)
+    with pytest.raises(UsageError) as caught:
+        minutes.derive(x="n * 2").accumulation("discarding").harness(SCHEMA)
+    assert caught.value.code == "signed"
+
+
 def test_queries_have_derived_columns_and_windows_that_are_hidden(tmp_path: Path) -> None:
     job = job_of("tumbling", "retracting").derive(double="n * 2", more="double + 1").having("n > 1")
     job.standalone(checkpoint=tmp_path).run(arriving([[(1, "a", 5), (2, "a", 7), (3, "b", 1)], [(12, "a", 1)]]))
