@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
@@ -120,6 +120,8 @@ def results_of(stands: dict[Any, Any]) -> dict[Any, Any]:
 
 @settings(max_examples=settings.default.max_examples * 5)  # type: ignore[union-attr]
 @given(BATCHES, st.sampled_from([*WINDOWS]), st.sampled_from([*TRIGGERS]), st.sampled_from([*CONDITIONS]))
+@example([[(1, "a", 5)], [(2, "a", 7)], [(3, "a", None)]], "tumbling", "early", "n % 2 = 1 and k = 'a'")
+@example([[(1, "a", 5)], [(4, "a", 7)], [(3, "a", 9)]], "sessions", "early", "n % 2 = 1 and k = 'a'")
 def test_what_stands_is_what_stood_and_meets_the_condition(
     rows: list[list[Any]], window: str, how: str, condition: str
 ) -> None:
