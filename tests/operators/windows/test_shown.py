@@ -8,6 +8,7 @@ import pickle
 import signal
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.children.shown import numbers, shown_sums
 from tests.helpers import evidence
 from tests.helpers.forked import Forked
 from tests.helpers.process import forget
+from tests.twins.naive import Event, Setting
+from tests.twins.shown import ShownTwin
 from tidestate import agg, trigger
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
@@ -401,3 +404,63 @@ def test_killed_at_a_side_of_the_commit_each_pane_is_shown_and_taken_back_once(d
     kinds = Counter(pane["kind"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
     assert kinds["retract"] > 5
     assert all(pane["odd"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
+
+
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+SOME: dict[str, Callable[[Event], bool]] = {
+    "v > 2": lambda event: event.v is not None and event.v > 2,
+    "v is null or v < 0": lambda event: event.v is None or event.v < 0,
+    "j % 2 = 0": lambda event: (event.j or 0) % 2 == 0,
+}
+MET: dict[str, Callable[[Any], bool]] = {
+    "n >= 2": lambda values: values[0] >= 2,
+    "share > 0.4 and share < 0.9": lambda values: 0.4 < values[3] < 0.9,
+    "total is null or total > 3": lambda values: values[2] is None or values[2] > 3,
+    "some % 2 = 1": lambda values: values[1] % 2 == 1,
+}
+NAIVE = st.tuples(st.integers(0, 30), st.sampled_from("ab"), st.integers(0, 3), st.none() | st.integers(-3, 9))
+
+
+def naive_table(events: list[Event]) -> pa.Table:
+    times = pa.array([event.time for event in events], pa.int64()).view(TIME)
+    columns = [[event.k for event in events], [event.j for event in events], [event.v for event in events]]
+    kinds = (pa.string(), pa.int64(), pa.int64())
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.table([times, *arrays], names=["t", "k", "j", "v"])
+
+
+def seconds(count: int) -> str:
+    return f"{count} seconds"
+
+
+@settings(max_examples=settings.default.max_examples * 3)  # type: ignore[union-attr]
+@given(st.data())
+def test_it_is_what_the_naive_twin_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Over any grid, delay, lateness, condition, cut and restart."""
+    slide = data.draw(st.integers(2, 8), label="slide")
+    size = slide * data.draw(st.integers(1, 3), label="windows of an event")
+    offset, delay = data.draw(st.integers(0, 7), label="offset"), data.draw(st.integers(0, 3), label="delay")
+    allowed = data.draw(st.sampled_from([0, 4, 12]), label="allowed")
+    some, met = data.draw(st.sampled_from([*SOME]), label="some"), data.draw(st.sampled_from([*MET]), label="met")
+    drawn = data.draw(st.lists(st.lists(NAIVE, max_size=5), min_size=1, max_size=6), label="batches")
+    batches = [[Event(time * SECOND, k, j, v, None) for time, k, j, v in rows] for rows in drawn]
+    mode = "retracting" if allowed else "accumulating"
+    units = [count * SECOND for count in (size, slide, offset, delay, allowed)]
+    twin = ShownTwin(Setting(*units, mode), some=SOME[some], shown=MET[met]).run(batches)
+    kind = ts.sliding(seconds(size), seconds(slide), offset=seconds(offset))
+    grouped = ts.stream(event_time="t", watermark_delay=seconds(delay)).group_by("k").window(kind)
+    results = grouped.aggregate(n=agg.count(), some=agg.count(where=some), total=agg.sum("v", where=some))
+    job = results.derive(share="some / n").having(met).allowed_lateness(seconds(allowed)).accumulation(mode)
+    tables, root = [naive_table(batch) for batch in batches], tmp_path_factory.mktemp("shown") / "root"
+    found: list[Any] = []
+    stops = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), label="restarts")
+    for stop in sorted({*stops, len(batches)}):
+        running = job.standalone(checkpoint=root, partitions=2)
+        found += running.run(tables[:stop], drain=stop == len(batches)).to_pylist()
+        forget()
+    bounds = ("window_start", "window_end")
+    plain = [
+        tuple((value - EPOCH) // MICROSECOND if name in bounds else value for name, value in pane.items())
+        for pane in found
+    ]
+    assert Counter(plain) == Counter(pane for panes in twin.panes for pane in panes)
