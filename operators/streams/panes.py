@@ -24,6 +24,7 @@ from tidestate.operators.streams.pane_settings import (
     with_timestamp,
 )
 from tidestate.operators.streams.pane_triggers import FOLLOWING, Evaluate, with_triggers
+from tidestate.operators.streams.selecting import column_trees, condition_tree
 from tidestate.operators.streams.settings import SpanOrRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
@@ -143,7 +144,7 @@ class PaneSettings(ABC):
         ``derive(share=col("large") / col("orders"))``; text is read as `expr` reads it. Each may read those before
         it. They are stored with the pane that a window last emitted, so a retraction repeats what was emitted.
         """
-        trees = {name: condition_tree(value) for name, value in columns.items()}
+        trees = column_trees(columns)
         of_rows = {name: one for name, one in self._windowed.aggregates.items() if not isinstance(one, Derived)}
         if taken := sorted(trees.keys() & of_rows.keys()):
             raise UsageError(

@@ -35,6 +35,8 @@ from tidestate.statestore.spec.tables import TableSpec
 _FAR = 2**62
 EVENTS, EMITTED_PANES = "events", "panes"
 """Columns of answers: the number of events of a window, and of the panes that it has emitted."""
+SHOWN = "shown"
+"""Whether the window would emit a pane with these results."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class Asked:
         return [one for one in plan.aggregates if self.values is None or one.name in self.values]
 
     def computed(self, plan: GroupTables) -> list[BoundAggregate]:
-        """These, and those that they are computed of."""
+        """These, and those that they, or the condition of panes that are shown, are computed of."""
         names = {one.name for one in self.answered(plan)}
+        names |= set() if plan.shown is None else {*plan.shown.condition.columns}
         for bound in reversed(plan.aggregates):
             if bound.name in names and isinstance(bound, BoundDerived):
                 names |= {*bound.expression.columns}
@@ -116,14 +119,16 @@ def _bound(moment: Moment | None) -> int | None:
 
 
 def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
-    """The columns of answers: bounds, key, results, `EVENTS`, `EMITTED_PANES`.
+    """The columns of answers: bounds, key, results, `SHOWN` where panes are shown by a condition, `EVENTS`,
+    `EMITTED_PANES`.
 
-    Where the key or a result has the name of one of the last two, this one ends with an underscore.
+    Where the key or a result has the name of one of the last three, this one ends with an underscore.
     """
     names = [START, END, *plan.input.key_names, *(aggregate.name for aggregate in asked.answered(plan))]
     fields = [plan.pane_schema.field(name) for name in names]
-    numbers = [pa.field(name if name not in names else f"{name}_", pa.int64()) for name in (EVENTS, EMITTED_PANES)]
-    return pa.schema([*fields, *numbers])
+    kinds = {**({} if plan.shown is None else {SHOWN: pa.bool_()}), EVENTS: pa.int64(), EMITTED_PANES: pa.int64()}
+    facts = [pa.field(name if name not in names else f"{name}_", kind) for name, kind in kinds.items()]
+    return pa.schema([*fields, *facts])
 
 
 def offsets_name(schema: pa.Schema) -> str:
@@ -150,9 +155,11 @@ def windows_stored(
         if rows.num_rows:
             columns = [rows[START], rows[END], *(rows[name] for name in plan.input.key_names)]
             numbers = [rows[NET if plan.input.signed else ELEMENTS], rows[PANES]]
-            values = results(asked.computed(plan), rows).select([one.name for one in asked.answered(plan)])
+            computed = results(asked.computed(plan), rows)
+            values = computed.select([one.name for one in asked.answered(plan)])
+            shown = [] if plan.shown is None else [pa.array(plan.shown.holds(rows, computed))]
             schema = answer_schema(plan, asked)
-            windows = pa.table([*columns, *values.columns, *numbers], schema=schema)
+            windows = pa.table([*columns, *values.columns, *shown, *numbers], schema=schema)
             if plan.tracked is not None:
                 offsets = plan.tracked.finish(rows, column_numbers(rows, ELEMENTS))
                 windows = windows.append_column(offsets_name(schema), offsets)

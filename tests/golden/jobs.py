@@ -195,8 +195,8 @@ CASES: dict[str, Callable[[], Case]] = {
         119,
     ),
     "shown": lambda: case(
-        _job(TEN).derive(share="total / n", more="share + n").having("n >= 2 and total > 3").accumulation("retracting")
-        .trigger(early=trigger.each_batch()), 120
+        _job(TEN).derive(share="total / n", more="share + n").having("n >= 2 and total > 3")
+        .accumulation("retracting").trigger(early=trigger.each_batch()), 120
     ),
     "sketches": lambda: case(
         _numbers(about=agg.count_distinct_approx("name"), more=agg.count_distinct_approx("v")), 39

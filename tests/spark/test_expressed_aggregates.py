@@ -98,3 +98,23 @@ def test_panes_are_shown_on_spark_as_in_one_process(spark: SparkSession, tmp_pat
     rows = ts.Root(tmp_path / "root").panes().to_table().to_pylist()
     assert all(row["share"] > 0.4 for row in rows)
     assert any(row["kind"] == "retract" for row in rows)
+
+
+def test_spark_sql_makes_the_partials_that_columns_are_derived_of(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits())
+    windows = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    described = windows.aggregate(n=agg.count(), v=agg.sum("v")).derive(mean="v / n").having("mean > 20")
+    described = described.allowed_lateness("0 seconds")
+    for number, rows in enumerate(batches()):
+        write(tmp_path / "in", number, rows)
+    stream = spark.readStream.schema("t timestamp, k string, v long, w long").option("maxFilesPerTrigger", 1)
+    frame = READ["jvm"](stream.parquet(str(tmp_path / "in")))
+    query = described.on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
+    query.processAllAvailable()
+    query.stop(drain=True)
+    described.standalone(checkpoint=tmp_path / "alone", partitions=2).run(batches(), drain=True)
+    assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone")
+    scans = [manifest.scan for manifest in Checkpoint.open(tmp_path / "root").history() if manifest.scan is not None]
+    assert all(scan.partials for scan in scans)

@@ -96,6 +96,8 @@ class StateChange:
     panes: int = 0
     """How many panes it has emitted; ``last`` has the values of the last one."""
     last: dict[str, Any] = field(default_factory=dict)
+    is_hidden: bool = False
+    """Whether a pane was due that was not shown, and none stands."""
 
     def of(self, window: WindowBounds) -> bool:
         """Whether it belongs to a window."""
@@ -253,9 +255,19 @@ def _changes(form: TableForm, checkpoint: int, layer: Layer) -> list[StateChange
     panes = rows["_panes"].to_pylist() if has_content and "_panes" in rows.column_names else [0] * rows.num_rows
     lasts = [name for name in rows.column_names if has_content and name.startswith(LAST_RESULT)]
     last_results = plain_values(rows.select(lasts).rename_columns([name.removeprefix(LAST_RESULT) for name in lasts]))
+    hidden = [has_content and settled for settled in _settled_without_pane(rows)]
     return [
-        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count, pane_count or 0, last)
-        for start, end, values, count, pane_count, last in zip(
-            *bounds, plain_values(rows, names), events, panes, last_results, strict=True
+        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count, pane_count or 0, last, is_hidden)
+        for start, end, values, count, pane_count, last, is_hidden in zip(
+            *bounds, plain_values(rows, names), events, panes, last_results, hidden, strict=True
         )
     ]
+
+
+def _settled_without_pane(rows: pa.Table) -> list[bool]:
+    """Whether each window has no pane though nothing is pending: one was due, and was not shown."""
+    if not {"_pending", "_emitted", "_elements"} <= set(rows.column_names):
+        return [False] * rows.num_rows
+    pending, emitted, elements = (whole_numbers(rows, name) for name in ("_pending", "_emitted", "_elements"))
+    flags: list[bool] = ((pending == 0) & (emitted == 0) & (elements > 0)).tolist()
+    return flags

@@ -14,10 +14,10 @@ from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.summary import aligned, pluralize
 
 EventKind = Literal[
-    "folded", "fork", "reset", "edit", "added", "became", "row", "gone", "pane", "rejected", "expired"
+    "folded", "fork", "reset", "edit", "added", "became", "row", "gone", "pane", "hidden", "rejected", "expired"
 ]
 ORDER: tuple[EventKind, ...] = (
-    "folded", "fork", "reset", "edit", "added", "gone", "became", "row", "pane", "rejected", "expired",
+    "folded", "fork", "reset", "edit", "added", "gone", "became", "row", "pane", "hidden", "rejected", "expired",
 )  # fmt: skip
 """The order of events within a checkpoint."""
 HISTORY_COLUMNS = ("id", "created", "event", "values", "input", "watermark")

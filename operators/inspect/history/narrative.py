@@ -8,6 +8,8 @@ from typing import Any
 
 from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.describe.windows import Sessions
+from tidestate.operators.expressions.printing import expression_text
+from tidestate.operators.expressions.tree import tree_of
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
@@ -34,6 +36,7 @@ def build_history(
         *narrator.panes(
             records.panes, grows=any(change.form.grows for change in (*records.folded_changes, *records.changes))
         ),
+        *narrator.hidden(records.changes),
         *narrator.rejected(records.rejections),
         *narrator.expired(records.panes),
     ]
@@ -148,6 +151,14 @@ class _Narrator:
                 yield self._event(
                     self._step(pane.checkpoint), "pane", summary + suffix, pane.values, pane.window, facts=pane.facts
                 )
+
+    def hidden(self, changes: Sequence[StateChange]) -> Iterator[Event]:
+        """Where a pane was due that did not meet the condition of panes."""
+        for change in changes:
+            step = self._step(change.checkpoint)
+            stored = step.state.configuration.get("having") if step.state is not None else None
+            if stored is not None and change.is_hidden and change.op == "put" and change.of(self._window):
+                yield self._event(step, "hidden", f"hidden: having {expression_text(tree_of(stored))}", change.values)
 
     def rejected(self, rejections: Sequence[Rejected]) -> Iterator[Event]:
         """Events that would have been added to the window."""

@@ -4,6 +4,7 @@ computed before, in windows of every kind.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
@@ -432,3 +433,10 @@ def test_the_same_under_another_name_has_the_same_condition(tmp_path: Path) -> N
     for where, refused in (("w > 1", False), (None, True), ("w > 2", True)):
         other = window.aggregate(x=agg.last("v", by="t", where=where)).allowed_lateness("1 hour")
         assert bool(other.plan(tmp_path / "latest").refusals) == refused
+
+
+def test_every_aggregate_takes_a_condition() -> None:
+    """One that is added does too: `tidestate.operators.aggregates.of_rows.fields_of_rows` makes its fields."""
+    functions = [getattr(agg, name) for name in agg.__all__ if name != "register_combiner"]
+    without = [one.__name__ for one in functions if "where" not in inspect.signature(one).parameters]
+    assert not without

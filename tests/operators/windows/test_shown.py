@@ -8,12 +8,13 @@ import pickle
 import signal
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
@@ -21,6 +22,8 @@ from tests.children.shown import numbers, shown_sums
 from tests.helpers import evidence
 from tests.helpers.forked import Forked
 from tests.helpers.process import forget
+from tests.twins.naive import Event, Setting
+from tests.twins.shown import ShownTwin
 from tidestate import agg, trigger
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
@@ -120,6 +123,8 @@ def results_of(stands: dict[Any, Any]) -> dict[Any, Any]:
 
 @settings(max_examples=settings.default.max_examples * 5)  # type: ignore[union-attr]
 @given(BATCHES, st.sampled_from([*WINDOWS]), st.sampled_from([*TRIGGERS]), st.sampled_from([*CONDITIONS]))
+@example([[(1, "a", 5)], [(2, "a", 7)], [(3, "a", None)]], "tumbling", "early", "n % 2 = 1 and k = 'a'")
+@example([[(1, "a", 5)], [(4, "a", 7)], [(3, "a", 9)]], "sessions", "early", "n % 2 = 1 and k = 'a'")
 def test_what_stands_is_what_stood_and_meets_the_condition(
     rows: list[list[Any]], window: str, how: str, condition: str
 ) -> None:
@@ -308,16 +313,57 @@ def test_what_cannot_hold_is_refused_before_anything_runs(make: Callable[[], Any
     assert caught.value.code == code
 
 
+def test_columns_derived_of_differences_are_refused() -> None:
+    """They would not add up, as the differences themselves do."""
+    first = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(v=agg.count())
+    first = first.accumulation("retracting").allowed_lateness("30 seconds").named("counts")
+    minutes = first.group_by().window(ts.tumbling("1 minute")).aggregate(n=agg.sum("v")).named("minutes")
+    minutes.accumulation("discarding").harness(SCHEMA)
+    with pytest.raises(UsageError) as caught:
+        minutes.derive(x="n * 2").accumulation("discarding").harness(SCHEMA)
+    assert caught.value.code == "signed"
+
+
 def test_queries_have_derived_columns_and_windows_that_are_hidden(tmp_path: Path) -> None:
     job = job_of("tumbling", "retracting").derive(double="n * 2", more="double + 1").having("n > 1")
     job.standalone(checkpoint=tmp_path).run(arriving([[(1, "a", 5), (2, "a", 7), (3, "b", 1)], [(12, "a", 1)]]))
     forget()
     windows = ts.Root(tmp_path).windows()
-    rows = [(row["k"], row["n"], row["more"]) for row in windows.to_table().to_pylist()]
-    assert sorted(rows) == [("a", 1, 3), ("a", 2, 5), ("b", 1, 3)]
+    rows = [(row["k"], row["n"], row["more"], row["shown"], row["panes"]) for row in windows.to_table().to_pylist()]
+    assert sorted(rows) == [("a", 1, 3, False, 0), ("a", 2, 5, True, 1), ("b", 1, 3, False, 0)]
     (only,) = ts.Root(tmp_path).windows(key="b", values=["more"]).to_table().to_pylist()
-    assert "double" not in only
-    assert only["more"] == 3
+    assert [*only] == ["window_start", "window_end", "k", "more", "shown", "events", "panes"]
+    assert (only["more"], only["shown"]) == (3, False)
+
+
+def test_the_history_of_a_window_says_where_it_is_hidden(tmp_path: Path) -> None:
+    rows = [[(1, "a", 5), (20, "z", 1)], [(2, "a", 7)], [(3, "a", 7)], [(4, "a", 7)]]
+    job = job_of("tumbling", "retracting", lateness="1 hour").having("n % 2 = 0")
+    job.standalone(checkpoint=tmp_path).run(arriving(rows))
+    forget()
+    history = ts.Root(tmp_path).history(key="a", window="1970-01-01T00:00:00Z")
+    told = [(event.checkpoint, event.what) for event in history.events if event.kind in ("pane", "hidden")]
+    first = told[0][0]
+    assert told == [
+        (first, "hidden: having n % 2 = 0"),
+        (first + 1, "pane 0 late"),
+        (first + 2, "retracted: pane 0 late"),
+        (first + 2, "hidden: having n % 2 = 0"),
+        (first + 3, "pane 1 late"),
+    ]
+
+
+def test_results_that_derived_columns_and_conditions_read_may_be_renamed(tmp_path: Path) -> None:
+    batches = arriving([[(1, "a", 5), (2, "a", 7), (12, "b", 1)], [(3, "a", 1)]])
+    before = job_of("tumbling", "retracting", lateness="1 hour").derive(x="n * 2").having("n >= 2")
+    before.standalone(checkpoint=tmp_path).run(batches[:1])
+    forget()
+    grouped = ts.stream(event_time="t", offset="at").group_by("k").window(WINDOWS["tumbling"])
+    renamed = grouped.aggregate(rows=agg.count(), total=agg.sum("v")).derive(y="rows * 2").having("rows >= 2")
+    renamed = renamed.allowed_lateness("1 hour").accumulation("retracting")
+    renamed = renamed.renamed(aggregates={"n": "rows", "x": "y"})
+    panes = renamed.standalone(checkpoint=tmp_path).run(batches).to_pylist()
+    assert [(pane["kind"], pane["rows"], pane["y"]) for pane in panes] == [("retract", 2, 4), ("emit", 3, 6)]
 
 
 def test_an_expression_that_changes_is_for_panes_from_now_on(
@@ -358,3 +404,63 @@ def test_killed_at_a_side_of_the_commit_each_pane_is_shown_and_taken_back_once(d
     kinds = Counter(pane["kind"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
     assert kinds["retract"] > 5
     assert all(pane["odd"] for pane in ts.Root(roots[0]).panes().to_table().to_pylist())
+
+
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+SOME: dict[str, Callable[[Event], bool]] = {
+    "v > 2": lambda event: event.v is not None and event.v > 2,
+    "v is null or v < 0": lambda event: event.v is None or event.v < 0,
+    "j % 2 = 0": lambda event: (event.j or 0) % 2 == 0,
+}
+MET: dict[str, Callable[[Any], bool]] = {
+    "n >= 2": lambda values: values[0] >= 2,
+    "share > 0.4 and share < 0.9": lambda values: 0.4 < values[3] < 0.9,
+    "total is null or total > 3": lambda values: values[2] is None or values[2] > 3,
+    "some % 2 = 1": lambda values: values[1] % 2 == 1,
+}
+NAIVE = st.tuples(st.integers(0, 30), st.sampled_from("ab"), st.integers(0, 3), st.none() | st.integers(-3, 9))
+
+
+def naive_table(events: list[Event]) -> pa.Table:
+    times = pa.array([event.time for event in events], pa.int64()).view(TIME)
+    columns = [[event.k for event in events], [event.j for event in events], [event.v for event in events]]
+    kinds = (pa.string(), pa.int64(), pa.int64())
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.table([times, *arrays], names=["t", "k", "j", "v"])
+
+
+def seconds(count: int) -> str:
+    return f"{count} seconds"
+
+
+@settings(max_examples=settings.default.max_examples * 3)  # type: ignore[union-attr]
+@given(st.data())
+def test_it_is_what_the_naive_twin_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Over any grid, delay, lateness, condition, cut and restart."""
+    slide = data.draw(st.integers(2, 8), label="slide")
+    size = slide * data.draw(st.integers(1, 3), label="windows of an event")
+    offset, delay = data.draw(st.integers(0, 7), label="offset"), data.draw(st.integers(0, 3), label="delay")
+    allowed = data.draw(st.sampled_from([0, 4, 12]), label="allowed")
+    some, met = data.draw(st.sampled_from([*SOME]), label="some"), data.draw(st.sampled_from([*MET]), label="met")
+    drawn = data.draw(st.lists(st.lists(NAIVE, max_size=5), min_size=1, max_size=6), label="batches")
+    batches = [[Event(time * SECOND, k, j, v, None) for time, k, j, v in rows] for rows in drawn]
+    mode = "retracting" if allowed else "accumulating"
+    units = [count * SECOND for count in (size, slide, offset, delay, allowed)]
+    twin = ShownTwin(Setting(*units, mode), some=SOME[some], shown=MET[met]).run(batches)
+    kind = ts.sliding(seconds(size), seconds(slide), offset=seconds(offset))
+    grouped = ts.stream(event_time="t", watermark_delay=seconds(delay)).group_by("k").window(kind)
+    results = grouped.aggregate(n=agg.count(), some=agg.count(where=some), total=agg.sum("v", where=some))
+    job = results.derive(share="some / n").having(met).allowed_lateness(seconds(allowed)).accumulation(mode)
+    tables, root = [naive_table(batch) for batch in batches], tmp_path_factory.mktemp("shown") / "root"
+    found: list[Any] = []
+    stops = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), label="restarts")
+    for stop in sorted({*stops, len(batches)}):
+        running = job.standalone(checkpoint=root, partitions=2)
+        found += running.run(tables[:stop], drain=stop == len(batches)).to_pylist()
+        forget()
+    bounds = ("window_start", "window_end")
+    plain = [
+        tuple((value - EPOCH) // MICROSECOND if name in bounds else value for name, value in pane.items())
+        for pane in found
+    ]
+    assert Counter(plain) == Counter(pane for panes in twin.panes for pane in panes)
