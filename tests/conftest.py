@@ -124,6 +124,7 @@ SHARES_SPARK = (
     "tests/operators/aggregates/test_custom.py",
     "tests/operators/expressions/test_on_spark.py",
     "tests/operators/inspect/test_history.py",
+    "tests/recovery/log/test_visibility.py",
     "tests/recovery/moves/test_fork.py",
     "tests/recovery/start/",
 )

@@ -48,7 +48,7 @@ from tidestate.operators.progress.progress import (
     watermark_of,
 )
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
-from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.checkpoint import Checkpoint, check_visible, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import (
     AnsweredRequest,
@@ -71,7 +71,6 @@ from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
-from tidestate.recovery.start.visibility import WrittenFile, check_visible
 from tidestate.statestore.arrays import total
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError, invariant
@@ -587,7 +586,7 @@ def _check_written(objects: Objects, head: Manifest, results: Sequence[TaskResul
     """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(result, head.operators[result.operator].partitions) for result in results if result.host]
     if pairs:
-        files = [WrittenFile(result.host, ref) for result, base in pairs for ref in result.written(base)]
+        files = [(result.host, ref) for result, base in pairs for ref in result.written(base)]
         check_visible(objects, files)
 
 

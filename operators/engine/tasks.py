@@ -144,35 +144,28 @@ def as_phased(times: Mapping[str, float]) -> dict[str, float]:
 CHOSEN_BY = "ARROW_DEFAULT_MEMORY_POOL"
 HEAP_CHOSEN_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 HEAP_BYTES, TOP_BYTES = 32 << 20, 64 << 20
-"""The largest thresholds that the GNU C library itself arrives at, see `prefer_heap`."""
+"""The largest thresholds that the GNU C library itself arrives at, see `prefer_allocators`."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 16 << 20
 """Rows that a step took and emitted, for the release of what it freed to pay."""
 
 
 @cache
-def prefer_jemalloc() -> None:
-    """Let Arrow allocate with jemalloc where mimalloc is its default: that keeps much of what was freed.
+def prefer_allocators() -> None:
+    """Let Arrow allocate with jemalloc, and NumPy's arrays come from the heap from the first batch on. The user's
+    choice of either, by environment variables or `pyarrow.set_memory_pool`, stays.
 
-    Measured with ``python -m tools.bench.memory``: a fifth less resident memory, as fast. The user's choice, by the
-    environment variable or `pyarrow.set_memory_pool`, stays. Functions of Arrow that take no pool use the one that
-    the variable named when Arrow was loaded: the package sets it, if it is imported before Arrow.
-    """
-    if CHOSEN_BY in os.environ or pa.default_memory_pool().backend_name != "mimalloc":
-        return
-    if "jemalloc" in pa.supported_memory_backends():
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-
-
-@cache
-def prefer_heap() -> None:
-    """Let NumPy's arrays come from the heap from the first batch on.
+    Arrow's default mimalloc keeps much of what was freed; with jemalloc there is a fifth less resident memory, as
+    fast, by ``python -m tools.bench.memory``. Functions of Arrow that take no pool use the one that the variable
+    named when Arrow was loaded: the package sets it, if it is imported before Arrow.
 
     The GNU C library maps large arrays one by one, and gives the end of the heap back as soon as it is free: the next
     array then costs a page fault for each 4 KiB. It raises both thresholds with what a process frees, up to these;
-    here they are raised at once. What a large step has freed goes back when it has ended, see `release_freed`. The
-    user's choice, by an environment variable, stays.
+    here they are raised at once. What a large step has freed goes back when it has ended, see `release_freed`.
     """
+    pool = pa.default_memory_pool().backend_name
+    if CHOSEN_BY not in os.environ and pool == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
     set_option = _mallopt()
     if set_option is not None and not any(name in os.environ for name in HEAP_CHOSEN_BY):
         set_option(_MMAP_THRESHOLD, HEAP_BYTES)
@@ -288,8 +281,7 @@ class DurablePartitions:
 
     def take(self, partition: int, arriving: pa.Table, context: Context) -> Transition:
         """As in `Partitions`: the partition is opened for the step, and its files are written."""
-        prefer_jemalloc()
-        prefer_heap()
+        prefer_allocators()
         try:
             return self._attempt(partition, arriving, context)
         except CorruptionError as error:

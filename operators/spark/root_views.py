@@ -17,8 +17,8 @@ from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.start_checks import check_spark_version, check_workers
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.recovery.inspect.root_trial import TrialCheck, try_root
+from tidestate.recovery.log.checkpoint import SHARED_ROOT_ADVICE, Probe
 from tidestate.recovery.log.prefetch import ProgressCallback
-from tidestate.recovery.start.visibility import ADVICE, Probe
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.dialects.table import dialect_of
@@ -126,7 +126,9 @@ def _between_hosts(platform: Platform, root: str) -> TrialCheck:
     finally:
         _by_driver(platform, root, _Order(remove=tuple(paths)))
     if unseen:
-        return TrialCheck("between hosts", holds=False, found=f"{unseen[0]} has another folder there", advice=ADVICE)
+        return TrialCheck(
+            "between hosts", holds=False, found=f"{unseen[0]} has another folder there", advice=SHARED_ROOT_ADVICE
+        )
     return TrialCheck("between hosts", holds=True, found=f"the driver and {len(answers)} tasks see one root")
 
 

@@ -23,9 +23,8 @@ from tidestate.operators.spark.failures import CarriedError, carried_in
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.worker_facts import worker_facts
-from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import SHARED_ROOT_ADVICE, Checkpoint, Probe
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.start.visibility import ADVICE, Probe
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.storage.objects import Objects
@@ -175,7 +174,8 @@ def _check(objects: Objects, answers: Sequence[tuple[str, str | None, str | None
         if failure is not None and (refusal := carried_in(failure)) is not None:
             raise refusal from refusal.__cause__
         raise UsageError(
-            f"an executor and the driver see different folders at the root, so the job did not start: {ADVICE}",
+            "an executor and the driver see different folders at the root, so the job did not start: "
+            f"{SHARED_ROOT_ADVICE}",
             code="root-not-shared",
             host=host,
             driver=socket.gethostname(),

@@ -37,14 +37,15 @@ class BoundDecode:
 
     def run(self, rows: pa.Table) -> StageResult:
         """Rows with the decoded columns in the place of their texts; refused for a text that is no such object."""
-        decoded = self.reader.read(rows[self.column])
-        dropped = {self.column, *self.reader.schema.names}
-        other_columns = rows.drop_columns([name for name in rows.column_names if name in dropped])
-        if decoded.flags is not None:
-            other_columns = other_columns.filter(pa.array(decoded.flags))
+        values = self.reader.read(rows[self.column])
+        # A decoded column takes the place of one of its name: two of a name could not be told apart behind this.
+        replaced_names = {self.column, *self.reader.schema.names}
+        other_columns = rows.drop_columns([name for name in rows.column_names if name in replaced_names])
+        if values.flags is not None:
+            other_columns = other_columns.filter(pa.array(values.flags))
         columns = dict(zip(other_columns.column_names, other_columns.columns, strict=True))
-        columns |= zip(decoded.rows.column_names, decoded.rows.columns, strict=True)
-        return StageResult(pa.table(columns), decoded.flags, UNDECODABLE)
+        columns |= zip(values.rows.column_names, values.rows.columns, strict=True)
+        return StageResult(pa.table(columns), values.flags, UNDECODABLE)
 
 
 def bind_decode(stage: Decode, schema: pa.Schema) -> tuple[BoundDecode, pa.Schema]:
@@ -61,11 +62,11 @@ def bind_decode(stage: Decode, schema: pa.Schema) -> tuple[BoundDecode, pa.Schem
         )
     json_schema = pa.schema([pa.field(field.name, parse_type(field.type)) for field in stage.schema])
     reasons = {field.name: why_not_json(field.type) for field in json_schema}
-    if refused := {name: reason for name, reason in reasons.items() if reason}:
+    if reasons := {name: reason for name, reason in reasons.items() if reason}:
         raise UsageError(
             "no JSON value becomes a column of this type: see docs/how-to/read-json-from-kafka.md",
             code="decode-type",
-            columns=refused,
+            columns=reasons,
         )
     bound = BoundDecode(stage.column, JsonReader(json_schema, stage.epoch))
     other_fields = [field for field in schema if field.name not in {stage.column, *json_schema.names}]

@@ -52,9 +52,10 @@ def repeated_names(texts: pa.Array, schema: pa.Schema) -> Flags:
     """
     flags, often = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     for name in schema.names:
-        quoted = json.dumps(name, ensure_ascii=False).encode()
-        often |= pc.greater(pc.count_substring(texts, quoted), 1).to_numpy(zero_copy_only=False)
+        key = json.dumps(name, ensure_ascii=False).encode()
+        often |= pc.greater(pc.count_substring(texts, key), 1).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(often)
+    # Names in objects within count as well as texts, so what is named often is parsed, by Python.
     for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
         try:
             counts = Counter(name for name, _ in json.loads(text.decode(), object_pairs_hook=list))
@@ -71,9 +72,9 @@ def _decoder(schema: pa.Schema, epoch: TimeUnit | None) -> msgspec.json.Decoder[
 
 def _object_type(fields: Iterable[pa.Field], epoch: TimeUnit | None) -> Any:
     """A struct of msgspec with these fields, which it may lack, as it may have others."""
-    checked = [field for field in fields if not _NOT_IN_NAMES.search(field.name)]
-    names = {f"field_{number}": field.name for number, field in enumerate(checked)}
-    types = [_value_type(field.type, epoch) | None for field in checked]
+    known_fields = [field for field in fields if not _NOT_IN_NAMES.search(field.name)]
+    names = {f"field_{number}": field.name for number, field in enumerate(known_fields)}
+    types = [_value_type(field.type, epoch) | None for field in known_fields]
     parts = [(name, kind, None) for name, kind in zip(names, types, strict=True)]
     return msgspec.defstruct("Values", parts, rename=names, gc=False)
 
@@ -100,8 +101,8 @@ def _value_type(kind: pa.DataType, epoch: TimeUnit | None) -> Any:
 def _whole_number(bits: int, *, signed: bool) -> Any:
     least = -(2 ** (bits - 1)) if signed else 0
     # msgspec has no bound beyond 64 bits with a sign; Arrow refuses what is above.
-    most = min(2 ** (bits - signed) - 1, 2**63 - 1) if bits < 64 or signed else None
-    return Annotated[int, msgspec.Meta(ge=least, le=most)]
+    greatest = min(2 ** (bits - signed) - 1, 2**63 - 1) if bits < 64 or signed else None
+    return Annotated[int, msgspec.Meta(ge=least, le=greatest)]
 
 
 class _Digits:

@@ -151,8 +151,8 @@ def _fits(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> pa.Arr
     return pa.array(np.ones(len(values), bool))
 
 
-def _between(values: pa.Array, least: object, most: object) -> pa.Array:
-    low, high = (pa.scalar(bound, values.type) for bound in (least, most))
+def _between(values: pa.Array, least: object, greatest: object) -> pa.Array:
+    low, high = (pa.scalar(bound, values.type) for bound in (least, greatest))
     return pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
 
 

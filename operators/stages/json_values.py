@@ -87,9 +87,9 @@ class JsonReader:
         ``doubtful``: it will, so the block is not tried as a whole first.
         """
         bad = _not_one_object(texts)
-        rows, refused = self._parsed(texts.filter(pa.array(~bad)) if bad.any() else texts, doubtful=doubtful)
-        doubtful = bool(refused.any())
-        bad[np.flatnonzero(~bad)[refused]] = True
+        rows, failures = self._parsed(texts.filter(pa.array(~bad)) if bad.any() else texts, doubtful=doubtful)
+        doubtful = bool(failures.any())
+        bad[np.flatnonzero(~bad)[failures]] = True
         columns, misfits = list[pa.ChunkedArray](), np.zeros(rows.num_rows, bool)
         for field in self.schema:
             column, flags = converted(rows[field.name], field.type, self.epoch)
@@ -106,11 +106,12 @@ class JsonReader:
         if not doubtful and (rows := self._attempt(texts)) is not None:
             return rows, np.zeros(len(texts), bool)
         bad = refused_values(texts, self.schema, self.epoch)
+        # The cheaper search first: each is for what Arrow still refuses after the one before.
         for search in (partial(repeated_names, schema=self.schema), self._failing):
-            others = texts.filter(pa.array(~bad))
-            if (rows := self._attempt(others)) is not None:
+            remainder = texts.filter(pa.array(~bad))
+            if (rows := self._attempt(remainder)) is not None:
                 return rows, bad
-            bad[np.flatnonzero(~bad)[search(others)]] = True
+            bad[np.flatnonzero(~bad)[search(remainder)]] = True
         return self._read(texts.filter(pa.array(~bad))), bad
 
     def _failing(self, texts: pa.Array) -> Flags:
@@ -132,8 +133,8 @@ class JsonReader:
         if not len(texts):
             return self.wire.empty_table()
         block = pa.LargeListArray.from_arrays(pa.array([0, len(texts)], pa.int64()), texts)
-        joined = pc.binary_join(block, pa.scalar(b"\n", pa.large_binary()))
-        text = of_type(of_type(joined[0], pa.BinaryScalar).as_buffer(), pa.Buffer)
+        lines = pc.binary_join(block, pa.scalar(b"\n", pa.large_binary()))
+        text = of_type(of_type(lines[0], pa.BinaryScalar).as_buffer(), pa.Buffer)
         rows = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),

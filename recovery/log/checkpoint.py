@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -31,10 +31,17 @@ from tidestate.recovery.log.manifest import (
 from tidestate.recovery.log.manifest_file import MANIFEST_BYTES, decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.parts import Parts
-from tidestate.recovery.log.prefetch import Item, ProgressCallback, Result, no_progress, prefetch_with_progress
+from tidestate.recovery.log.prefetch import (
+    Item,
+    ProgressCallback,
+    Result,
+    no_progress,
+    prefetch,
+    prefetch_with_progress,
+)
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
-from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written_files
+from tidestate.recovery.log.traces import PROBES, STATE, newest_attempt, note, notes, traces, written_files
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     CommitUnknownError,
@@ -44,11 +51,18 @@ from tidestate.statestore.errors import (
     NotFoundError,
     TidestateError,
     UnavailableError,
+    UsageError,
     invariant,
 )
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
 MANIFESTS = "manifests"
+VISIBILITY_TIMEOUT_S = 2.0
+"""How long a name may take to appear: network file systems cache missing names for a moment."""
+SHARED_ROOT_ADVICE = (
+    "use a root that the driver and all executors share: s3://, or a network file system mounted on every host"
+)
 
 
 def manifest_path(checkpoint_id: int) -> str:
@@ -441,3 +455,74 @@ class Checkpoint:
                 id=manifest.id,
                 boundary=bound,
             )
+
+
+def check_visible(
+    objects: Objects,
+    files: Iterable[tuple[str, FileRef]],
+    patience_s: float = VISIBILITY_TIMEOUT_S,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Raise `UsageError` (``file-unseen``) unless every file, written on the host beside it, is found here with its
+    size: what hosts write into folders of their own, under one path, is durable but out of reach.
+
+    ``pause`` waits so many seconds between two looks at a file. Cost: one stat or HEAD for each file, many at a time.
+    """
+    until = time.monotonic() + patience_s
+
+    def look(written: tuple[str, FileRef]) -> int | None:
+        return _size_once_visible(objects, written[1].path, written[1].file_bytes, until, pause)
+
+    for (host, ref), size in prefetch(look, files):
+        if size() != ref.file_bytes:
+            raise UsageError(
+                "a file that an executor has written is missing below the driver's root, or has a different size "
+                f"there, so nothing was published: {SHARED_ROOT_ADVICE}",
+                code="file-unseen",
+                host=host,
+                root=objects.root,
+                path=ref.path,
+                expected=ref.file_bytes,
+                found=size(),
+            )
+
+
+def _size_once_visible(
+    objects: Objects, path: str, expected: int, until: float, pause: Callable[[float], None] = time.sleep
+) -> int | None:
+    """The size of an object, None if there is none: the expected size as soon as it is found, or else the size at
+    ``until`` on the monotonic clock.
+    """
+    pause_s = 0.05
+    while True:
+        try:
+            size = objects.size(path)
+        except NotFoundError:
+            size = None
+        if size == expected or time.monotonic() >= until:
+            return size
+        pause(pause_s)
+        pause_s *= 2
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A file with random content that one process writes at the root for another to find.
+
+    It is named like a file of the next checkpoint, so a probe that a crash leaves behind is collected like one.
+    """
+
+    path: str
+    content: str
+
+    @classmethod
+    def leave(cls, objects: Objects, checkpoint_id: int) -> Probe:
+        """Write a probe. Raises `UnavailableError`."""
+        probe = cls(f"{PROBES}/{checkpoint_id:020d}-{uuid.uuid4().hex}.txt", uuid.uuid4().hex)
+        objects.note(probe.path, probe.content.encode())
+        return probe
+
+    def seen(self, objects: Objects, patience_s: float = VISIBILITY_TIMEOUT_S) -> bool:
+        """Whether this process finds it with its size and content. Raises `UnavailableError`."""
+        size = _size_once_visible(objects, self.path, len(self.content), time.monotonic() + patience_s)
+        return size == len(self.content) and objects.read(self.path) == self.content.encode()

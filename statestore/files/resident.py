@@ -74,8 +74,8 @@ class _Kept:
         self.bytes += resident.bytes
 
     def drop(self, name: ResidentName) -> None:
-        gone = self.tables.pop(name, None)
-        self.bytes -= gone.bytes if gone is not None else 0
+        resident = self.tables.pop(name, None)
+        self.bytes -= resident.bytes if resident is not None else 0
 
 
 _kept = _Kept()
@@ -91,8 +91,8 @@ def limit_of(budget_bytes: int) -> int:
 
 def is_small(files: Sequence[FileRef], budget_bytes: int) -> bool:
     """Whether a table of these files stays decoded: together they are less than half a block of a folded file."""
-    most = min(sortedfile.BLOCK_BYTES // 2, limit_of(budget_bytes) // BUDGET_SHARE)
-    return len(files) > 0 and sum(ref.bytes for ref in files) <= most
+    limit_bytes = min(sortedfile.BLOCK_BYTES // 2, limit_of(budget_bytes) // BUDGET_SHARE)
+    return len(files) > 0 and sum(ref.bytes for ref in files) <= limit_bytes
 
 
 def table_sources(
@@ -109,7 +109,7 @@ class ResidentTable(Segment):
 
     def __init__(self, objects: Objects, spec: TableSpec, files: Sequence[FileRef], limit_bytes: int) -> None:
         super().__init__(spec, [])
-        self._objects, self._files, self._limit_bytes, self._found = objects, tuple(files), limit_bytes, False
+        self._objects, self._files, self._limit_bytes, self._is_read = objects, tuple(files), limit_bytes, False
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """None: it is as small as a band."""
@@ -119,9 +119,9 @@ class ResidentTable(Segment):
         """Do nothing: it is small."""
 
     def _held(self, keys: KeyRange) -> list[Layer]:
-        if not self._found:
+        if not self._is_read:
             self._layers = _layers(self._objects, self._spec, self._files, self._limit_bytes)
-            self._found = True
+            self._is_read = True
         return self._layers
 
 
@@ -143,14 +143,14 @@ def grow(
     name, older = _name(objects, spec, before), Resident([], {})
     if before:
         with _lock:
-            kept = _kept.tables.get(name)
-        if kept is None:
+            resident = _kept.tables.get(name)
+        if resident is None:
             return
-        older = kept
+        older = resident
     layers = [*older.layers, *(Layer(layer.op, owned(layer.rows), layer.ordered) for layer in written)]
     versions = {ref.location: older.versions.get(ref.location) for ref in after}
-    grown = Resident(live(spec, layers, expired), versions, name if before else None)
-    _keep(_name(objects, spec, after), grown, limit_of(budget_bytes))
+    newer = Resident(live(spec, layers, expired), versions, name if before else None)
+    _keep(_name(objects, spec, after), newer, limit_of(budget_bytes))
 
 
 def fold_small(
@@ -167,13 +167,12 @@ def fold_small(
     """
     table = FileTable(spec, table_sources(objects, spec, files, budget_bytes), expired, budget_bytes)
     rows = pa.concat_tables([spec.no_rows, *table.scan()])
-    made = write_sorted(objects, spec, "snapshot", name, [rows], most_in_block=block_bytes)
-    if is_small(made, budget_bytes):
-        folded = Resident(
-            [Layer(PUT, owned(rows), ordered=True)], {made[0].location: None}, _name(objects, spec, files)
-        )
-        _keep(_name(objects, spec, made), folded, limit_of(budget_bytes))
-    return made
+    snapshot = write_sorted(objects, spec, "snapshot", name, [rows], most_in_block=block_bytes)
+    if is_small(snapshot, budget_bytes):
+        layers, older = [Layer(PUT, owned(rows), ordered=True)], _name(objects, spec, files)
+        resident = Resident(layers, {snapshot[0].location: None}, older)
+        _keep(_name(objects, spec, snapshot), resident, limit_of(budget_bytes))
+    return snapshot
 
 
 def clear_residents() -> None:
@@ -218,12 +217,12 @@ def _layers(objects: Objects, spec: TableSpec, files: tuple[FileRef, ...], limit
 def _verified(objects: Objects, files: Sequence[FileRef], resident: Resident) -> bool:
     """Whether the files are still those whose rows are kept. Raises `CorruptionError` for one that never was."""
     for ref in files:
-        root, known = objects.at(ref.root), resident.versions[ref.location]
+        root, last_version = objects.at(ref.root), resident.versions[ref.location]
         version = root.local_version(ref.path)
-        if known is None:
+        if last_version is None:
             read_verified(objects, ref)  # of a bucket this makes the copy that is known from then on
             resident.versions[ref.location] = version or root.local_version(ref.path)
-        elif version != known:
+        elif version != last_version:
             return False
     return True
 
@@ -232,7 +231,9 @@ def _keep(name: ResidentName, resident: Resident, limit_bytes: int) -> None:
     """Keep a table, and no more than so many bytes of all. Of lists that follow each other the newest two stay."""
     with _lock:
         _kept.keep(name, resident)
+        # An attempt that is made again needs the list before its segment, and nobody the one before that.
         if resident.older is not None and (older := _kept.tables.get(resident.older)) is not None and older.older:
             _kept.drop(older.older)
+        # Those that were asked for longest ago go first; the new one too, if it alone is more.
         while _kept.bytes > limit_bytes:
             _kept.drop(next(iter(_kept.tables)))

@@ -140,7 +140,8 @@ def _known(path: str, values: pa.Array) -> Iterator[HashedPart]:
     elif pt.is_boolean(kind):
         yield f"{path}value", np.asarray(values).view(np.uint8)
     elif pt.is_floating(kind):
-        floats = values.to_numpy(zero_copy_only=False) + values.type.to_pandas_dtype()(0)  # and there is one zero
+        floats = values.to_numpy(zero_copy_only=False)
+        floats = floats + floats.dtype.type(0)  # minus zero becomes zero, so there is one
         floats[np.isnan(floats)] = np.nan
         yield f"{path}value", floats
     elif pt.is_integer(kind):

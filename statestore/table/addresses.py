@@ -1,6 +1,6 @@
 """Groups of rows whose keys are whole numbers and times that lie close together. Pure and vectorised.
 
-Each column of a key is layout on a *grid*: its least value, the distance of its values, and how many fit between the
+Each column of a key lies on a *grid*: its least value, the distance of its values, and how many fit between the
 least and the largest one; starts of windows are a window apart. The places on the grids together are the *address* of
 a key in an array. So a row is added up where its key says: no hash table, no sorting, and the groups come in order of
 their keys, as addresses rise with these.
@@ -47,11 +47,13 @@ class Addresses:
 
     def keys(self, schema: pa.Schema) -> pa.Table:
         """The keys at `groups`, in its order, with these columns and types."""
+        # An address is a number with a digit for each column, of as many values as its grid; the last is the lowest.
         columns, digits = [], self.groups
         for grid, field in zip(reversed(self.grids), reversed(list(schema)), strict=True):
             digits, slots = (
                 (digits // grid.size, digits % grid.size) if grid is not self.grids[0] else (digits, digits)
             )
+            # Times and dates are counted in their own unit, so they go through whole numbers both ways.
             columns.append(pa.array(slots * grid.step + grid.low).cast(_whole(field.type)).cast(field.type))
         return pa.table(columns[::-1], schema=schema)
 
@@ -71,12 +73,14 @@ def addresses_of(columns: Sequence[pa.ChunkedArray]) -> Addresses | None:
             return None
         grid, slots = layout
         if grids:
+            # In place: each of these arrays is as long as the rows.
             codes *= grid.size
             codes += slots
         else:
             codes = slots
         count *= grid.size
         grids.append(grid)
+    # What has a mark is a group: this sorts the groups without sorting a row.
     marks = np.zeros(count, bool)
     marks[codes] = True
     return Addresses(codes, count, np.flatnonzero(marks), tuple(grids))
@@ -89,6 +93,7 @@ def on_grid(values: Numbers, room: int) -> tuple[ValueGrid, Numbers] | None:
     low, high = int(values.min()), int(values.max())
     if high - low < room:
         return ValueGrid(low, 1, high - low + 1), values - low
+    # From here on differences of values are taken as 64 bits.
     if high - low > LARGEST:
         return None
     step = int(np.gcd.reduce(values[:: len(values) // SAMPLE + 1] - low))

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -311,21 +311,6 @@ TAIL_BYTES = 1 << 18
 """What is read first of a file in remote storage: its footer, or all of it."""
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A range whose footer was checked."""
-
-    range: FileRange
-    names: dict[FileColumn, str]
-    """What the columns that are needed are called in the file, where it has them."""
-    groups: list[int]
-    """The row groups of the range."""
-    undated: frozenset[FileColumn]
-    held: HeldRanges | None = None
-    """Of a file in remote storage: what was read of it, and its footer."""
-    footer: pq.FileMetaData | None = None
-
-
 def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows of ranges in the columns of ``scan``, in order; times are microseconds, as integers.
 
@@ -334,9 +319,9 @@ def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: 
     """
     schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
     try:
-        checked = [_check(scan, file_range, row_group_bytes) for file_range in ranges]
-        for checked_range in checked:
-            yield from _read(schema, scan.branches[checked_range.range.branch], checked_range)
+        # A list: once a row has gone on, Spark cannot be asked to read the batch.
+        for read in [_checked(scan, file_range, row_group_bytes) for file_range in ranges]:
+            yield from read(schema)
     except (OSError, ValueError, KeyError, pa.ArrowException, TidestateError) as error:
         raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
 
@@ -352,7 +337,10 @@ def seen_type(kind: str) -> pa.DataType:
     return pa.int64() if kind == "timestamp" else arrow_type(kind)
 
 
-def _check(scan: DirectScan, file_range: FileRange, row_group_bytes: int) -> _Checked:
+def _checked(
+    scan: DirectScan, file_range: FileRange, row_group_bytes: int
+) -> Callable[[pa.Schema], Iterator[pa.RecordBatch]]:
+    """Check the footer of the file of a range: what reads the rows of the range then, as columns of a schema."""
     held = _held(file_range) if file_range.root else None
     with _open(file_range, held) as file:
         branch = scan.branches[file_range.branch]
@@ -367,10 +355,10 @@ def _check(scan: DirectScan, file_range: FileRange, row_group_bytes: int) -> _Ch
         groups = row_groups(middles, file_range)
         if held is None:
             _check_sums(file_range)
-            return _Checked(file_range, names, groups, undated)
+            return partial(_read, branch, file_range, names, undated, groups, None, None)
         if file_range.size > TAIL_BYTES:
             held.hold([])
-        return _Checked(file_range, names, groups, undated, held, file.metadata)
+        return partial(_read, branch, file_range, names, undated, groups, held, file.metadata)
 
 
 def _held(file_range: FileRange) -> HeldRanges:
@@ -393,21 +381,32 @@ def _open(file_range: FileRange, held: HeldRanges | None, footer: pq.FileMetaDat
     return pq.ParquetFile(file_range.path, **how)
 
 
-def _read(schema: pa.Schema, branch: Branch, checked: _Checked) -> Iterator[pa.RecordBatch]:
-    file_range, names, held = checked.range, checked.names, checked.held
-    if not checked.groups:
+def _read(
+    branch: Branch,
+    file_range: FileRange,
+    names: Mapping[FileColumn, str],
+    undated: Iterable[FileColumn],
+    groups: Sequence[int],
+    held: HeldRanges | None,
+    footer: pq.FileMetaData | None,
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of these row groups. ``names``: what the columns that are needed are called in the file, where it has
+    them; ``held``: of a file in remote storage what was read of it, with its ``footer``.
+    """
+    if not groups:
         return
-    with _open(file_range, held, checked.footer) as file:
+    with _open(file_range, held, footer) as file:
         chosen = list(names.values())
-        # Of a file in remote storage file_range row group after the other is in memory.
-        for part in [checked.groups] if held is None else [[group] for group in checked.groups]:
+        # Of a file in remote storage one row group after the other is in memory.
+        for part in [groups] if held is None else [[group] for group in groups]:
             if held is not None and file_range.size > TAIL_BYTES:
                 held.hold(chunk_spans(file.metadata.row_group(part[0]), chosen))
             for batch in file.iter_batches(READ_ROWS, row_groups=part, columns=chosen, use_threads=False):
                 columns: dict[ReadColumn, pa.Array] = {
                     column: _as_expected(batch, names.get(column), column) for column in columns_read(branch)
                 }
-                for column in checked.undated:
+                for column in undated:
                     check_dated(column, columns[column])
                 columns |= path_arrays(branch, file_range.values, batch.num_rows)
                 yield _row_batch(schema, branch, columns, batch.num_rows)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,8 +71,10 @@ def _beyond(value: Any, kind: pa.DataType) -> int:
     """-1 or 1 when a whole number lies below or above everything its column can hold."""
     if not (is_position(kind) or pa.types.is_uint64(kind)) or not isinstance(value, int):
         return 0
-    limits = np.iinfo(_stored(kind).to_pandas_dtype())
-    return int(value > limits.max) - int(value < limits.min)
+    stored = _stored(kind)
+    least = 0 if pa.types.is_unsigned_integer(stored) else -(2 ** (stored.bit_width - 1))
+    greatest = least + 2**stored.bit_width - 1
+    return int(value > greatest) - int(value < least)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

@@ -13,8 +13,8 @@ from tests.helpers.process import LONG
 
 RUN = """
 import pyarrow as pa
-from tidestate.operators.engine.tasks import prefer_jemalloc
-prefer_jemalloc()
+from tidestate.operators.engine.tasks import prefer_allocators
+prefer_allocators()
 print(pa.default_memory_pool().backend_name)
 """
 FIRST = """
@@ -55,8 +55,8 @@ print(trimmed.call_count)
 KEPT = """
 import resource
 import numpy as np
-from tidestate.operators.engine.tasks import prefer_heap
-prefer_heap()
+from tidestate.operators.engine.tasks import prefer_allocators
+prefer_allocators()
 kept = np.ones(100, np.int64)
 for _ in range(3):
     np.ones(400_000, np.int64)  # smaller than what NumPy asks huge pages for

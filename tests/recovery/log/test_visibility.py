@@ -30,10 +30,9 @@ from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
-from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.checkpoint import Checkpoint, Probe, check_visible, now_us
 from tidestate.recovery.retention.collection import HOUR_US, collect
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.recovery.start.visibility import Probe, WrittenFile, check_visible
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import Parquet
@@ -116,9 +115,7 @@ def test_a_file_that_appears_late_is_waited_for(tmp_path: Path) -> None:
         if len(pauses) == 3:
             path.with_suffix(".later").rename(path)
 
-    check_visible(
-        Objects(tmp_path), [WrittenFile("other-host", FileRef("late", bytes=4, checksum="", rows=0))], pause=pause
-    )
+    check_visible(Objects(tmp_path), [("other-host", FileRef("late", bytes=4, checksum="", rows=0))], pause=pause)
     assert pauses == [0.05, 0.1, 0.2]
 
 
@@ -150,7 +147,7 @@ def test_a_first_start_that_died_at_its_probe_is_begun_again(tmp_path: Path) -> 
 
 
 def test_no_files_cost_nothing() -> None:
-    check_visible(Objects("/nowhere"), list[WrittenFile]())
+    check_visible(Objects("/nowhere"), list[tuple[str, FileRef]]())
 
 
 OTHER_HOST = """#!/bin/sh
