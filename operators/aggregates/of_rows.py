@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tidestate.operators.expressions.builder import Expr, as_column
+from tidestate.operators.expressions.builder import Expr, as_column, condition_tree
 from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.statestore.errors import UsageError
 
@@ -16,7 +16,7 @@ RowCondition: TypeAlias = str | Expr | None
 
 def fields_of_rows(column: ColumnOrExpr | None, where: RowCondition, **by: ColumnOrExpr | None) -> dict[str, Any]:
     """The fields of an aggregate that say what it is of; an expression that is a column alone is that column."""
-    fields: dict[str, Any] = {} if where is None else {"condition": _condition_tree(where)}
+    fields: dict[str, Any] = {} if where is None else {"condition": condition_tree(where)}
     for name, value in {"column": column, **by}.items():
         tree = None if value is None else _column_tree(name, value)
         if isinstance(tree, ColumnNode):

@@ -24,7 +24,7 @@ from tidestate.operators.streams.pane_settings import (
     with_timestamp,
 )
 from tidestate.operators.streams.pane_triggers import FOLLOWING, Evaluate, with_triggers
-from tidestate.operators.streams.selecting import column_trees, condition_tree
+from tidestate.operators.streams.selecting import column_trees
 from tidestate.operators.streams.settings import SpanOrRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
