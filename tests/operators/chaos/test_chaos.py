@@ -228,7 +228,7 @@ def test_what_is_ended_early_prints_the_rounds_until_then(clicks: Path, tmp_path
     assert not folder.exists()
 
 
-OUTPUTS = '''
+OUTPUTS = """
 import tidestate as ts
 from examples.chaos_job import clicks
 from tidestate import agg
@@ -242,7 +242,7 @@ def job():
 
 def sink(folder):
     return {"totals": ts.sinks.ParquetSink(folder / "totals")}
-'''
+"""
 
 
 def test_a_job_of_several_outputs_comes_through(given: JobInput, tmp_path: Path) -> None:
