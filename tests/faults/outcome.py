@@ -59,7 +59,7 @@ def _output(checkpoint: Checkpoint) -> Outcome:
     """A line for each checkpoint that has some."""
     found: Outcome = {"panes": [], "late": []}
     for output in checkpoint.outputs():
-        for kind, refs in (("panes", output.panes), ("late", output.late)):
+        for kind, refs in (*(("panes", refs) for refs in output.emitted.values()), ("late", output.late)):
             if refs:
                 rows = pa.concat_tables(as_written(checkpoint, refs))
                 found[kind].append(repr(in_order(rows)))

@@ -139,6 +139,7 @@ OWN_KINDS: dict[str, Kind] = {
             .accumulation("retracting")
         )
     ),
+    "outputs": Kind(lambda: _outputs()),
     "origins": Kind(
         lambda: (
             _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
@@ -149,6 +150,14 @@ OWN_KINDS: dict[str, Kind] = {
     ),
 }
 ALL_KINDS = KINDS | OWN_KINDS
+
+
+def _outputs() -> ts.OutputsJob:
+    """By key, and the panes of that by half minute."""
+    by_key = _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
+    by_key = by_key.allowed_lateness("30 seconds").accumulation("retracting").named("by_key")
+    together = by_key.group_by().window(ts.tumbling("30 seconds")).aggregate(n=agg.count(), s=agg.sum("s"))
+    return ts.job(by_key, together.allowed_lateness("30 seconds").accumulation("retracting").named("together"))
 
 
 def fed(
@@ -333,6 +342,8 @@ SCENARIOS: dict[str, Scenario] = {
     "origins": Scenario(
         (fed("origins", 3), rewound(2), fed("origins", 4), rescaled(3), fed("origins", BATCHES, drain=True))
     ),
+    "outputs": Scenario((fed("outputs", 3), rewound(2), fed("outputs", BATCHES, drain=True))),
+    "gc of outputs": Scenario((fed("outputs", 4), collected(1, output=True), fed("outputs", BATCHES))),
     "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
     "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
     "rewind": Scenario((fed("tumbling", 4), rewound(2), fed("tumbling", BATCHES))),

@@ -92,9 +92,10 @@ class World:
         return {kind: self.receivers.setdefault(f"{root}, {kind}", Receiver()) for kind in ("sink", "late_sink")}
 
     def standalone(self, job: Any, root: str = "root", policy: Policy | None = None) -> Any:
-        return job.standalone(
-            checkpoint=self.path(root), store=self.store, partitions=2, policy=policy, **self.sinks(root)
-        )
+        sinks = self.sinks(root)
+        if outputs := job.graph.outputs:
+            sinks["sink"] = {name: self.receivers.setdefault(f"{root}, {name}", Receiver()) for name in outputs}
+        return job.standalone(checkpoint=self.path(root), store=self.store, partitions=2, policy=policy, **sinks)
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
         """A batch each three seconds."""

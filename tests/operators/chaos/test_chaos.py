@@ -226,3 +226,33 @@ def test_what_is_ended_early_prints_the_rounds_until_then(clicks: Path, tmp_path
     assert (running.returncode, log.read_text()) == (130, "interrupted: these are the rounds until then\n")
     assert [one["verdict"] for one in json.loads(output)["rounds"]][:1] == ["same"]
     assert not folder.exists()
+
+
+OUTPUTS = """
+import tidestate as ts
+from examples.chaos_job import clicks
+from tidestate import agg
+
+
+def job():
+    per_user = clicks()
+    totals = per_user.group_by().window(ts.tumbling("1 hour")).aggregate(n=agg.count()).accumulation("retracting")
+    return ts.job(per_user.named("per_user"), totals.allowed_lateness("1 hour").named("totals"))
+
+
+def sink(folder):
+    return {"totals": ts.sinks.ParquetSink(folder / "totals")}
+"""
+
+
+def test_a_job_of_several_outputs_comes_through(given: JobInput, tmp_path: Path) -> None:
+    """A sink that is killed, and other batches: both outputs are compared."""
+    module = tmp_path / "outputs_job.py"
+    module.write_text(OUTPUTS)
+    user = UserJob(f"{module}:job", given, f"{module}:sink")
+    run = ChaosRounds(user, tmp_path / "rounds", seed=16, kinds=[*ALONE, *RECUT])
+    faults = [Injected("sink-kill", 0.5, "after"), Injected("recut", 0.5, number=3)]
+    for number, fault in enumerate(faults, 1):
+        found = run.run(RoundPlan(number, "parquet", (fault,)))
+        assert (found.verdict, found.differences) == ("same", ())
+        assert [put.reached for put in found.faults] == [True]
