@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
+from tidestate.operators.plan.reasons import EXPECTATION, PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
 from tidestate.operators.plan.stages import COMPUTED, put_back, with_arrived
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, Output
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
@@ -102,6 +103,8 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
     """
     stages, ledger = plan.input.stages, in_columns(written, plan.late_schema, names)
     undecodable = pc.equal(ledger["reason"], UNDECODABLE).to_numpy()
+    # A stage refused these too. Where it had computed columns before it, rows lack them.
+    undecodable |= pc.equal(ledger["reason"], EXPECTATION).to_numpy() & _computed(written)
     if stages is None and COMPUTED not in written.column_names:
         can_run = ~undecodable
     else:
@@ -121,6 +124,13 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
             plan.name,
         )
     return ledger.filter(pa.array(~undecodable | can_run))
+
+
+def _computed(written: pa.Table) -> Flags:
+    """Which rows of a ledger have columns that stages have made. Shape ``(rows,)``."""
+    if COMPUTED not in written.column_names:
+        return np.zeros(written.num_rows, bool)
+    return pc.not_equal(pc.fill_null(written[COMPUTED], ""), "").to_numpy()  # type: ignore[no-any-return]
 
 
 def _check_others(reason: str, reasons: Iterable[pa.ChunkedArray]) -> None:
