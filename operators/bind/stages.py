@@ -23,7 +23,7 @@ from tidestate.operators.plan.stages import (
 )
 from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
-from tidestate.operators.stages.expectations import bind_expectations
+from tidestate.operators.stages.expectations import BoundExpectations
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
@@ -79,7 +79,9 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
     for is_expected, group in groupby(stages, lambda stage: isinstance(stage, Expect)):
         if is_expected:
             expectations = tuple(stage for stage in group if isinstance(stage, Expect))
-            steps.append(bind_expectations(expectations, schema_after))
+            for expectation in expectations:
+                bind_filter(Filter(condition=expectation.condition), schema_after)  # what cannot be bound is refused first
+            steps.append(BoundExpectations(expectations, schema_after))
             continue
         for stage in group:
             step, schema_after = _bound(stage, schema_after)

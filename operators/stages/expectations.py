@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.stages import Expect, Filter
+from tidestate.operators.describe.stages import Expect
 from tidestate.operators.expressions.binding import BoundExpression, bind_condition
 from tidestate.operators.plan.reasons import EXPECTATION
 from tidestate.operators.plan.stages import StageResult
-from tidestate.operators.stages.compute import bind_filter
 from tidestate.statestore.arrays import Flags
 
 
@@ -55,10 +54,3 @@ class BoundExpectations:
         if keep.all():
             return StageResult(rows, violations=violations)
         return StageResult(rows.filter(pa.array(keep)), keep, EXPECTATION, violations=violations)
-
-
-def bind_expectations(stages: tuple[Expect, ...], schema: pa.Schema) -> BoundExpectations:
-    """The stages over a stream of this schema, which they leave as it is. Raises `UsageError`."""
-    for stage in stages:
-        bind_filter(Filter(condition=stage.condition), schema)  # what cannot be bound is refused before anything runs
-    return BoundExpectations(stages, schema)

@@ -47,7 +47,7 @@ class OfMessages:
         for stage in graph.description.stages:
             if isinstance(stage, Expect) and (stage.otherwise == "fail" or stage.at_most is not None):
                 raise UsageError(
-                    "an operator that is fed by hand takes messages call by call, so there is no batch to fail: write "
+                    "an operator that is fed by hand takes messages call by call, so no batch can fail: write "
                     'otherwise="ledger" or "count" and no at_most=, and decide by its counters',
                     code="expectation-by-hand",
                     expectation=stage.name,
