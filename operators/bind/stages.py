@@ -80,7 +80,9 @@ def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput
         if is_expected:
             expectations = tuple(stage for stage in group if isinstance(stage, Expect))
             for expectation in expectations:
-                bind_filter(Filter(condition=expectation.condition), schema_after)  # what cannot be bound is refused first
+                bind_filter(
+                    Filter(condition=expectation.condition), schema_after
+                )  # what cannot be bound is refused first
             steps.append(BoundExpectations(expectations, schema_after))
             continue
         for stage in group:

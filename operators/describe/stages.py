@@ -118,7 +118,7 @@ class Filter(Stage, frozen=True, kw_only=True, tag="where"):
         return ()
 
 
-class Expect(Stage, frozen=True, kw_only=True, tag="expect"):
+class Expect(Stage, frozen=True, kw_only=True, tag="expect", omit_defaults=True):
     """Rows are expected to meet a condition, which is true of them. Those that do not are counted, and ``otherwise``:
     in the late ledger, ``expectation``, instead of the operator; or processed all the same (``count``); or they fail
     the batch, of which nothing is published then. ``at_most``: the batch fails too if this share of its events, and

@@ -20,7 +20,7 @@ for a row that was refused next to the state, where only what the operator sees 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +53,8 @@ class StageResult:
     """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out then."""
     violations: Mapping[str, Flags] = field(default_factory=dict)
     """Which of the rows that it was given do not meet an expectation, by its name, of those that any row misses."""
+    refused: Flags | None = None
+    """Of ``rows``, which are to be in the ledger unless a condition has left them out before; None for none."""
 
 
 class BoundStage(Protocol):
@@ -159,7 +161,7 @@ class Stages:
         passes: Flags | None = None
         violations = dict[str, int]()
         for step in self.steps:
-            result = step.run(rows)
+            result = _without_refused(step.run(rows), passes)
             rows = result.rows
             # A row that was left out before is no event, whatever a later stage makes of it.
             missed = {name: flags if passes is None else flags & passes for name, flags in result.violations.items()}
@@ -265,6 +267,14 @@ def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
         return ledger
     texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
     return _with_column(ledger, COMPUTED, texts)
+
+
+def _without_refused(result: StageResult, passes: Flags | None) -> StageResult:
+    """The result of a stage without the rows that it refuses, of those that pass all conditions before it."""
+    if result.refused is None:
+        return result
+    flags = ~result.refused if passes is None else ~(result.refused & passes)
+    return result if flags.all() else replace(result, rows=result.rows.filter(pa.array(flags)), flags=flags)
 
 
 def _names_missed(missed: Mapping[str, Flags], refused: Flags) -> pa.ChunkedArray:

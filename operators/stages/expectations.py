@@ -44,13 +44,14 @@ class BoundExpectations:
         return [bind_condition(expectation.condition, self.schema) for expectation in self.expectations]
 
     def run(self, rows: pa.Table) -> StageResult:
-        """Rows that go on, and which of those given do not meet each expectation: its condition is false or null."""
-        violations, keep = dict[str, Flags](), np.ones(rows.num_rows, bool)
+        """All rows, which of them are refused, and which do not meet each expectation: its condition is false or
+        null.
+        """
+        violations, refused = dict[str, Flags](), np.zeros(rows.num_rows, bool)
         for expectation, condition in zip(self.expectations, self.conditions, strict=True):
             violated = ~condition.evaluate(rows).fill_null(False).to_numpy(zero_copy_only=False)
             if violated.any():
                 violations[expectation.name] = violated
-                keep &= ~violated if expectation.otherwise != "count" else True
-        if keep.all():
-            return StageResult(rows, violations=violations)
-        return StageResult(rows.filter(pa.array(keep)), keep, EXPECTATION, violations=violations)
+                if expectation.otherwise != "count":
+                    refused |= violated
+        return StageResult(rows, reason=EXPECTATION, violations=violations, refused=refused)

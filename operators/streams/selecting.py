@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.stages import Compute, Expect, Otherwise, Select
@@ -34,14 +35,19 @@ def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[s
 def expectation(
     view: StreamView, name: str, condition: Expr | str, otherwise: Otherwise, at_most: float | None
 ) -> Expect:
-    """An expectation of the rows of a stream. Raises `UsageError` (``expectation-name``, ``expectation-share``)."""
+    """An expectation of the rows of a stream. Raises `UsageError` (``expectation-name``, ``-otherwise``, ``-share``)."""
     is_plain = name.strip() == name and name.isprintable() and 0 < len(name) <= LONGEST_NAME
-    if not is_plain or any(isinstance(stage, Expect) and stage.name == name for stage in view.stages):
+    other_names = [stage.name for stage in view.stages if isinstance(stage, Expect)]
+    if not is_plain or name in other_names:
         raise UsageError(
             f"each expectation of a stream has a name of its own, of at most {LONGEST_NAME} printable letters: it is "
             "in the ledger and in metrics",
             code="expectation-name",
             found=name,
+        )
+    if otherwise not in get_args(Otherwise):
+        raise UsageError(
+            'otherwise= must be "ledger", "count" or "fail"', code="expectation-otherwise", found=repr(otherwise)
         )
     if at_most is not None and not 0 <= at_most <= 1:
         raise UsageError(

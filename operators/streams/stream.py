@@ -127,7 +127,8 @@ class Stream(MadeByVerb):
         ``reprocess_late(reason="expectation")`` after the condition was mended; "count", they are processed all the
         same; "fail", they stop the job before anything of their batch is published. So they do if more than the share
         ``at_most`` of the events of a batch, and at least 100, miss it. Rows in the ledger do not move the watermark.
-        Rules: docs/how-to/expect.md. Raises `UsageError` (``expectation-name``, ``expectation-share``).
+        Rules: docs/how-to/expect.md. Raises `UsageError` (``expectation-name``, ``expectation-otherwise``,
+        ``expectation-share``).
         """
         return self._staged(expectation(self.view, name, condition, otherwise, at_most))
 
