@@ -224,11 +224,8 @@ def test_a_batch_that_fails_leaves_nothing(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runner", ["standalone", "harness", "by hand"])
 def test_runners(runner: str, tmp_path: Path) -> None:
-    job = windows(
-        ts.stream(event_time="at", offset="q", origin="k")
-        .expect("price", "p > 0")
-        .expect("k", "k = 'a'", otherwise="count")
-    )
+    source = ts.stream(event_time="at", offset="q").expect("price", "p > 0")
+    job = windows(source.expect("k", "k = 'a'", otherwise="count")).messages(retain="1 hour")
     running = RUNNERS[runner](job, ARRIVING, tmp_path)
     found = running.run([arriving([(1, 5, 1, "a"), (2, 0, 2, "a"), (3, 2, 3, "b")])])
     assert sorted((row["k"], row["n"]) for row in found) == [("a", 1), ("b", 1)]
