@@ -18,6 +18,8 @@ __all__ = [
     "lit",
     "when",
     "expr",
+    # A job of several outputs
+    "job",
     # Settings of streams and of the sides of a join
     "json",
     "lifetime",
@@ -73,6 +75,7 @@ __all__ = [
     "Aggregation",
     "JoinedStream",
     "Expr",
+    "OutputsJob",
     "SparkJob",
     "DurableQuery",
     "Standalone",
@@ -105,6 +108,8 @@ from tidestate.operators.streams.decoding import json_values as json
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union
+from tidestate.operators.streams.outputs import OutputsJob as OutputsJob
+from tidestate.operators.streams.outputs import job_of as job
 from tidestate.operators.streams.settings import RetentionSettings as Retention
 from tidestate.operators.streams.settings import lifetime as lifetime
 from tidestate.operators.streams.settings import period as period

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.expressions.tree import ExprNode, columns_needed
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError, expect
+from tidestate.statestore.spec.added import Added
 from tidestate.statestore.spec.arrowtypes import is_comparable, parse_type, type_text
 from tidestate.statestore.spec.lists import flat, nested
 from tidestate.statestore.spec.quotients import doubles_of
@@ -23,19 +25,49 @@ from tidestate.statestore.spec.tables import Column, Group
 
 KIND, RETRACT = "kind", "retract"
 """The column that marks retractions, and its value in those."""
+OF_EXPRESSIONS = "aggregates-of-expressions/1"
+"""What a reader of a stored aggregate with expressions needs to know."""
 
 
-class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", omit_defaults=True):
+class OfExpressions(msgspec.Struct, frozen=True, kw_only=True):
+    """What any aggregate may have: the rows that it is of, and values that are computed of them.
+
+    ``condition``: only rows for which it is true take part. ``expression``: what is aggregated, in the place of
+    ``column``; ``expression_by``: what orders it, in the place of ``by``.
+    """
+
+    condition: Annotated[ExprNode | None, Added(OF_EXPRESSIONS)] = msgspec.field(default=None, name="where")
+    expression: Annotated[ExprNode | None, Added(OF_EXPRESSIONS)] = None
+    expression_by: Annotated[ExprNode | None, Added(OF_EXPRESSIONS)] = None
+
+
+class Aggregate(OfExpressions, frozen=True, forbid_unknown_fields=True, tag_field="kind", omit_defaults=True):
     """An aggregate as the user describes it; ``column`` is None for a count of events."""
 
     function: str
     column: str | None = None
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The input columns that it reads, without the event time."""
+    def named_columns(self) -> tuple[str, ...]:
+        """The input columns that it takes by their names."""
         by = getattr(self, "by", None)
         return tuple(name for name in (self.column, by) if name is not None)
+
+    @property
+    def trees(self) -> tuple[ExprNode, ...]:
+        """Its condition and what is computed for it, as far as it has them."""
+        return tuple(tree for tree in (self.condition, self.expression, self.expression_by) if tree is not None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns that it reads, each once, without the event time."""
+        read_names = (name for tree in self.trees for name in columns_needed(tree))
+        return tuple(dict.fromkeys([*self.named_columns, *read_names]))
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it is the number of all rows of a window."""
+        return self.function == "count" and self.column is None and not self.trees
 
     @property
     def input_column(self) -> str:

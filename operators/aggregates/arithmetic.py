@@ -21,60 +21,12 @@ from tidestate.operators.aggregates.aggregate import (
     ones,
     unsupported_type,
 )
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import LimitError, of_type
 from tidestate.statestore.spec.arrowtypes import is_comparable, type_text
 from tidestate.statestore.spec.quotients import decimal_units, quotients
 from tidestate.statestore.spec.tables import Column, Group
 from tidestate.statestore.spec.units import whole_units
-
-
-@checked
-def count(column: str | None = None) -> Aggregate:
-    """The number of events, or of non-null values of a column. int64."""
-    return Plain("count", column)
-
-
-@checked
-def sum_(column: str) -> Aggregate:
-    """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals and uint64."""
-    return Plain("sum", column)
-
-
-@checked
-def min_(column: str) -> Aggregate:
-    """The smallest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
-    NaN counts only when there is nothing else.
-    """
-    return Plain("min", column)
-
-
-@checked
-def max_(column: str) -> Aggregate:
-    """The largest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
-    NaN counts only when there is nothing else.
-    """
-    return Plain("max", column)
-
-
-@checked
-def mean(column: str) -> Aggregate:
-    """The arithmetic mean, double. Stored as sum and count, so it is exact for integers up to the division."""
-    return Plain("mean", column)
-
-
-@checked
-def variance(column: str, *, population: bool = False) -> Aggregate:
-    """The variance, double: of a sample (divided by n − 1, null for one value), or of the whole population."""
-    return Variance("variance", column, population)
-
-
-@checked
-def stddev(column: str, *, population: bool = False) -> Aggregate:
-    """The standard deviation: the square root of `variance`."""
-    return Variance("stddev", column, population)
-
 
 _ROOMY_PRECISION = 28
 """Ten billion decimals of so many digits can be added up in 38."""

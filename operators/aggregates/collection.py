@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,52 +22,13 @@ from tidestate.operators.aggregates.aggregate import (
     unsupported_type,
     values_per_row,
 )
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Numbers, Values
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.lists import by_value, flat, nested, whole
 from tidestate.statestore.spec.quotients import between_decimals
 from tidestate.statestore.spec.tables import Column
 
 Interpolation = Literal["linear", "lower", "higher", "nearest"]
-
-
-@checked
-def list_(column: str) -> Aggregate:
-    """All values in the order of arrival, nulls left out: a list."""
-    return ListAggregate("list", column)
-
-
-@checked
-def sorted_list(column: str, *, by: str | None = None, descending: bool = False) -> Aggregate:
-    """All values, sorted by ``by`` or by themselves; equal ones in the order of arrival."""
-    return ListAggregate("sorted_list", column, by, descending)
-
-
-@checked
-def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") -> Aggregate:
-    """The exact quantile: a share ``q`` of all values is below it. NaN counts only if there is nothing else.
-
-    Between two values ``linear`` interpolates, as a double; ``lower``, ``higher`` and ``nearest`` (of a half: the
-    even position) return one of the two, so they also work for times and text.
-    """
-    if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
-        raise UsageError("a quantile must be between 0 and 1", code="aggregate-option", found=repr(q))
-    if interpolation not in ("linear", "lower", "higher", "nearest"):
-        raise UsageError(
-            'interpolation= must be "linear", "lower", "higher" or "nearest"',
-            code="aggregate-option",
-            found=repr(interpolation),
-        )
-    # A default is left out of what is stored where it is the same object, which text that was read is not.
-    return Quantile("quantile", column, float(q), cast(Interpolation, sys.intern(interpolation)))
-
-
-@checked
-def median(column: str) -> Aggregate:
-    """The middle value, or the mean of the two middle ones; double."""
-    return Quantile("median", column)
 
 
 class ListAggregate(Aggregate, frozen=True, tag="list"):

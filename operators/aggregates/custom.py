@@ -6,7 +6,7 @@ contain no pickled objects; the manifest has the name and version that you give,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, singles, values_per_row
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -30,79 +29,8 @@ ResultFunction = Callable[[pa.Table], Values]
 Fields = tuple[tuple[str, pa.DataType], ...]
 
 
-@checked
-def accumulate(
-    *,
-    name: str,
-    columns: Sequence[str],
-    state: Mapping[str, pa.DataType],
-    lift: Lift,
-    merge: MergeFunction,
-    result: ResultFunction,
-    result_type: pa.DataType,
-    version: int = 1,
-) -> Aggregate:
-    """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
-
-    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event; events with a null in
-    one of the columns are left out, as by every aggregate. ``merge`` gets two tables of state with equal row counts,
-    the older and the newer part of each window, and returns a row for each pair. It must be associative; it need not
-    be commutative. ``result`` gets a table of state, a row for each window, and returns an array of ``result_type``.
-    State may have nulls; but a row with only nulls means an empty state, and no function gets it.
-
-    ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
-    process that reads the state must import the module that calls this, see `register_combiner`.
-    """
-    keeps = tuple((column, _declared(kind)) for column, kind in state.items())
-    if not keeps or not columns:
-        raise UsageError(
-            "an accumulation needs at least one column to read and one column of state",
-            code="aggregate-option",
-            name=name,
-        )
-    return Accumulate(
-        function="accumulate",
-        name=name,
-        version=version,
-        reads=tuple(columns),
-        keeps=keeps,
-        result_type=_of_results(result_type),
-        functions=Functions(lift=lift, merge=merge, result=result),
-    )
-
-
-@checked
-def apply_rows(
-    function: Callable[[pa.Table], Any],
-    *,
-    columns: Sequence[str],
-    result_type: pa.DataType,
-    name: str = "",
-    version: int = 1,
-    per_group: bool = False,
-) -> Aggregate:
-    """A function of all rows of a window. The ``columns`` of its events are stored, nulls included, in order of
-    arrival.
-
-    The function gets one table for all windows and keys that fire together, with the ``columns`` and a column
-    ``group`` (int64: 0, 1, 2 …, ascending), and returns an array of ``result_type``, one value per group. With
-    ``per_group`` it is called once per group with that group's rows, and returns a Python value. ``name`` (default:
-    the function's) and ``version`` identify it in the manifest.
-    """
-    if not columns or "group" in columns:
-        raise UsageError('name the columns to store; none may be called "group"', code="aggregate-option")
-    return ApplyRows(
-        function="apply_rows",
-        name=name or _named(function),
-        version=version,
-        reads=tuple(columns),
-        result_type=_of_results(result_type),
-        per_group=per_group,
-        functions=Functions(apply=function),
-    )
-
-
-def _named(function: Any) -> str:
+def name_of_function(function: Any) -> str:
+    """What a function of a user's is called where it was defined."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
@@ -131,7 +59,7 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
     functions: Functions | None = None
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def named_columns(self) -> tuple[str, ...]:
         return self.reads
 
     def given(self) -> Functions:
@@ -161,7 +89,7 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         except (Exception, SystemExit) as error:
             raised = f"{type(error).__name__}: {error}"
             raise UsageError(
-                f"the function {_named(function)} of the aggregate {self.name} raised {raised}",
+                f"the function {name_of_function(function)} of the aggregate {self.name} raised {raised}",
                 code="own-function",
                 aggregate=self.name,
                 step=step,
@@ -179,7 +107,7 @@ class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
             return _pairwise(self, rows, starts)
 
         if self.functions is not None and self.functions.steps:
-            combine.__qualname__ = _named(self.step("merge"))
+            combine.__qualname__ = name_of_function(self.step("merge"))
             register_combiner(self.name, self.version)(combine)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
@@ -386,13 +314,14 @@ class BoundRows(BoundAggregate):
         return _values(self.own, [self.own.call("apply", rows.slice(first, count)) for first, count in pairs])
 
 
-def _declared(kind: pa.DataType | str) -> pa.DataType:
+def declared_type(kind: pa.DataType | str) -> pa.DataType:
+    """A type that a user declares for state. Raises `UsageError` for one that no state column can have."""
     return parse_type(kind if isinstance(kind, str) else type_text(kind))
 
 
-def _of_results(kind: pa.DataType | str) -> pa.DataType:
+def result_type_of(kind: pa.DataType | str) -> pa.DataType:
     """The type that is declared for results. Raises `UsageError` where files of panes cannot hold its values."""
-    declared = _declared(kind)
+    declared = declared_type(kind)
     if _counts_hundreds(declared):
         raise UsageError(
             "a decimal of results needs a scale of 0 or more: give it more digits instead",

@@ -21,41 +21,10 @@ from tidestate.operators.aggregates.aggregate import (
     singles,
     values_per_row,
 )
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
-from tidestate.statestore.spec.lists import flat
+from tidestate.statestore.spec.lists import flat, nested
 from tidestate.statestore.spec.tables import Column, Group
-
-
-@checked
-def set_(column: str) -> Aggregate:
-    """The distinct values as a sorted list. NaN is one value, and comes last."""
-    return Distinct("set", column)
-
-
-@checked
-def count_distinct(column: str) -> Aggregate:
-    """The exact number of distinct values, which are all stored. int64."""
-    return Distinct("count_distinct", column)
-
-
-@checked
-def count_by_value(column: str) -> Aggregate:
-    """The count of each value: a map with the values in ascending order."""
-    return Distinct("count_by_value", column)
-
-
-@checked
-def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -> Aggregate:
-    """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
-
-    The same value may occur more than once. Of equal ones those that arrived first are kept.
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise UsageError("top_n must keep at least one value", code="aggregate-option", found=repr(n))
-    return Top("top_n", column, n, by, largest)
 
 
 class Distinct(Aggregate, frozen=True, tag="distinct"):
@@ -79,7 +48,7 @@ class BoundDistinct(BoundAggregate):
     def state(self) -> tuple[Column, ...]:
         name = self.name if self.aggregate.function == "set" else f"{self.name}_values"
         values = Column(name, type_text(pa.list_(comparable_type(self.input_type))), "value")
-        if self.aggregate.function != "count_by_value":
+        if self.aggregate.function in ("set", "count_distinct"):
             return (values,)
         return (values, Column(f"{self.name}_counts", str(pa.list_(pa.int64()))))
 
@@ -97,7 +66,7 @@ class BoundDistinct(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         values = canonical_zero(comparables(events[self.aggregate.input_column]))
         lists: list[Values] = [singles(values, values.is_valid())]
-        if self.aggregate.function == "count_by_value":
+        if self.aggregate.function not in ("set", "count_distinct"):
             lists.append(singles(pa.array(np.ones(len(values), np.int64)), values.is_valid()))
         return lists
 
@@ -111,6 +80,43 @@ class BoundDistinct(BoundAggregate):
         counts, _ = flat(partials[self.state[1].name])
         offsets = np.append(0, np.cumsum(values_per_row(owners, partials.num_rows))).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), keys.cast(self.input_type), counts)
+
+
+class MostCommon(Aggregate, frozen=True, tag="most_common"):
+    """The values that occur most often."""
+
+    function: Literal["most_common"]
+    n: int = 1
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        return BoundMostCommon(name, self, kept_type(name, self, self.input_column, schema, sorts=True), self.n)
+
+
+@dataclass(frozen=True)
+class BoundMostCommon(BoundDistinct):
+    """State: as for counts by value."""
+
+    n: int
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (*super().needs, "most-common/1")
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return pa.list_(pa.struct([("value", self.input_type), ("count", pa.int64())]))
+
+    def finish(self, partials: pa.Table) -> Values:
+        """As in `BoundAggregate`: stored values ascend, so a stable sort by count leaves equals in their order."""
+        values, owners = flat(partials[self.state[0].name])
+        counts = flat(partials[self.state[1].name])[0].to_numpy(zero_copy_only=False)
+        order = np.lexsort((-counts, owners))
+        lengths = values_per_row(owners, partials.num_rows)
+        firsts = np.append(0, np.cumsum(lengths))[:-1]
+        first_n = order[np.arange(len(order)) - firsts[owners] < self.n]
+        columns = [values.take(pa.array(first_n)).cast(self.input_type), pa.array(counts[first_n])]
+        pairs = pa.StructArray.from_arrays(columns, ["value", "count"])
+        return nested(pairs, np.minimum(lengths, self.n), self.result_type)
 
 
 class Top(Aggregate, frozen=True, tag="top"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.derived_results import BoundDerived
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import LimitError
 
@@ -18,7 +19,11 @@ def results(aggregates: Sequence[BoundAggregate], groups: pa.Table) -> pa.Table:
         if column.role == "count" and groups[column.name].null_count:
             filled = pc.fill_null(groups[column.name], 0)
             groups = groups.set_column(groups.column_names.index(column.name), column.name, filled)
-    columns = {a.name: _finished(a, aggregates, groups) for a in aggregates}
+    columns: dict[str, Values] = {}
+    for a in aggregates:  # those that are computed of others come after these
+        columns[a.name] = (
+            a.of_results(groups, columns) if isinstance(a, BoundDerived) else _finished(a, aggregates, groups)
+        )
     return pa.table(columns, schema=pa.schema([pa.field(a.name, a.result_type) for a in aggregates]))
 
 

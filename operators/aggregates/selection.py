@@ -20,7 +20,6 @@ from tidestate.operators.aggregates.aggregate import (
     kept_type,
     needs_to_compare,
 )
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
@@ -33,42 +32,6 @@ COMBINER_BY_FUNCTION = {
     "last": "arg_max_newest",
     "latest": "arg_max_newest",
 }
-
-
-@checked
-def first(column: str, *, by: str) -> Aggregate:
-    """The value of the event with the smallest ``by``, an offset or another column that has an order."""
-    return Choice("first", column, by)
-
-
-@checked
-def last(column: str, *, by: str) -> Aggregate:
-    """The value of the event with the largest ``by``, of equals the one that arrived last."""
-    return Choice("last", column, by)
-
-
-@checked
-def earliest(column: str) -> Aggregate:
-    """The value of the event with the smallest event time, of equals the one that arrived first."""
-    return Choice("earliest", column)
-
-
-@checked
-def latest(column: str) -> Aggregate:
-    """The value of the event with the largest event time, of equals the one that arrived last."""
-    return Choice("latest", column)
-
-
-@checked
-def arg_min(column: str, *, by: str) -> Aggregate:
-    """The value of ``column`` where ``by`` is smallest, of equals the one that arrived first."""
-    return Choice("arg_min", column, by)
-
-
-@checked
-def arg_max(column: str, *, by: str) -> Aggregate:
-    """The value of ``column`` where ``by`` is largest, of equals the one that arrived first."""
-    return Choice("arg_max", column, by)
 
 
 class Choice(Aggregate, frozen=True, tag="choice"):

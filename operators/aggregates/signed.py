@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, ones
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.derived_results import BoundDerived
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import flat, nested, struct_fields, whole
@@ -44,6 +45,8 @@ def signed(bound: BoundAggregate, *, adds_up: bool = False) -> BoundAggregate:
 
 def linear(bound: BoundAggregate) -> bool:
     """Whether the results of two parts of the rows can be added up."""
+    if isinstance(bound, BoundDerived):
+        return False
     return not bound.state or (isinstance(bound, BoundDifference) and bound.aggregate.function in ("count", "sum"))
 
 

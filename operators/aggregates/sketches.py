@@ -15,26 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, needs_to_compare
-from tidestate.statestore.arguments import checked
+from tidestate.operators.aggregates.library import datasketches
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.distribution import install
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.tables import Column, Group
 
 UNITE = "tidestate-hll"
-
-
-@checked
-def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
-    """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
-
-    A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
-    """
-    if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
-        raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
-    return Sketch("count_distinct_approx", column, precision)
 
 
 class Sketch(Aggregate, frozen=True, tag="sketch"):
@@ -45,7 +32,7 @@ class Sketch(Aggregate, frozen=True, tag="sketch"):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """As in `Aggregate`. Raises `UsageError` if the library is not installed."""
-        _library()
+        datasketches()
         return BoundSketch(name, self, kept_type(name, self, self.input_column, schema, sorts=True), self.precision)
 
 
@@ -73,7 +60,7 @@ class BoundSketch(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """As in `BoundAggregate`: one sketch for all events with the same value."""
-        library = _library()
+        library = datasketches()
         known = whole(events[self.aggregate.input_column]).dictionary_encode()
 
         def sketch(value: int | float | str) -> bytes:
@@ -107,7 +94,7 @@ def unite(rows: pa.Table, starts: Starts) -> pa.Table:
 
 
 def _united(blobs: Sequence[bytes | None]) -> bytes:
-    library = _library()
+    library = datasketches()
     sketches = [library.hll_sketch.deserialize(blob) for blob in blobs if blob is not None]
     union = library.hll_union(sketches[0].lg_config_k)
     for sketch in sketches:
@@ -117,7 +104,7 @@ def _united(blobs: Sequence[bytes | None]) -> bytes:
 
 def _estimate(blob: bytes) -> int:
     """The estimate of a sketch united with itself: it depends only on the values, not on the order of merges."""
-    library = _library()
+    library = datasketches()
     sketch = library.hll_sketch.deserialize(blob)
     union = library.hll_union(sketch.lg_config_k)
     union.update(sketch)
@@ -145,14 +132,3 @@ def _updates(values: pa.Array) -> list[Any]:
         values = values.cast(pa.string())
     # The library ignores empty text, so it becomes a number, which no other text does.
     return [0 if value == "" else value for value in values.to_pylist()]
-
-
-def _library() -> Any:
-    try:
-        import datasketches
-    except ImportError:
-        raise UsageError(
-            f"approximate counts need the package datasketches: {install('sketches')}",
-            code="sketch-package",
-        ) from None
-    return datasketches

@@ -3,10 +3,12 @@
 from tidestate.operators.aggregates.arithmetic import Plain, Variance
 from tidestate.operators.aggregates.collection import ListAggregate, Quantile
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
-from tidestate.operators.aggregates.distinct import Distinct, Top
+from tidestate.operators.aggregates.derived import Derived
+from tidestate.operators.aggregates.distinct import Distinct, MostCommon, Top
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
 from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.aggregates.value_sketches import ValueSketch
 
 StoredAggregate = (
     Plain
@@ -15,9 +17,12 @@ StoredAggregate = (
     | ListAggregate
     | Quantile
     | Distinct
+    | MostCommon
     | Top
     | Sketch
+    | ValueSketch
     | EndOfWindow
+    | Derived
     | Accumulate
     | ApplyRows
 )

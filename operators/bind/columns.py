@@ -9,10 +9,9 @@ import pyarrow as pa
 from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import PANE_TIME, Sessions, Sliding
 from tidestate.operators.plan.plan import PANE_KIND, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime

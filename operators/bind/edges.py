@@ -12,8 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import inputs
-from tidestate.operators.describe.merge import Merge
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import Watermarks

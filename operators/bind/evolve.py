@@ -73,6 +73,7 @@ class TakenOver:
                 yield new_line(name)
         for name in sorted(set(head.operators) - set(self.operators)):
             yield gone_line(name, head.id)
+        yield from output_lines(head, [*self.graph.outputs]).values()
         for name, changes in self.changes.items():
             for change in changes:
                 yield f"checkpoint {head.id + 1}: {change_line(name, change)}"
@@ -93,6 +94,18 @@ def new_line(name: str) -> str:
 def gone_line(name: str, checkpoint_id: int) -> str:
     """What is written of an operator that the job does not have."""
     return f"operator {name} is no longer in this job: its state ends with checkpoint {checkpoint_id}"
+
+
+def output_lines(head: Manifest, outputs: Sequence[str]) -> dict[str, str]:
+    """What is written of outputs that begin or end after ``head``, by name, where there are several, or were."""
+    if not head.outputs and len(outputs) < 2:
+        return {}
+    new = [name for name in outputs if name not in head.output_names]
+    gone = [name for name in head.output_names if name not in outputs]
+    return {
+        **{name: f"operator {name} is an output now: from checkpoint {head.id + 1} on" for name in new},
+        **{name: f"operator {name} is no longer an output: what it has put out stays" for name in gone},
+    }
 
 
 def change_line(name: str, change: SettingChange) -> str:

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.bind.same_functions import same_function
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.describe.configuration import aggregate_of
@@ -31,6 +32,8 @@ BY_TEXT = "count_distinct_approx"
 
 _UNSEEN = "it has not seen the rows that are retracted from now on, so it cannot subtract them"
 _HELD = "events that are waiting were stored without the column it needs: drain first, or begin a new checkpoint"
+_BEGUN = "windows that have already begun compute it only over events from now on"
+_FROM_NOW = "for panes from now on"
 _ANOTHER = "another function has the same name: give it a new name, or first start once without this one"
 _UNREAD = {
     "": "the job no longer has what this part of the state is for",
@@ -49,20 +52,20 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
     for name, settings in now.items():
         old = was.get(back.get(name, name))
         if old is None or (name not in back and name in names):
-            note = "windows that have already begun compute it only over events from now on"
+            of_results = isinstance(aggregate_of(settings), Derived)
+            note = _FROM_NOW if of_results else _BEGUN
             found.append(
                 SettingChange(
                     f"aggregate {name}",
                     None,
                     _written(settings),
                     note,
-                    _UNSEEN if plan.input.signed else _HELD if plan.stores_rows else "",
+                    "" if of_results else _UNSEEN if plan.input.signed else _HELD if plan.stores_rows else "",
                     content=settings,
                 )
             )
         elif aggregate_of(old) != aggregate_of(settings):
-            same = same_function(old, settings, str(plan.configuration.get("event_time")))
-            note, why = ("the same function under another name", "") if same else ("", _ANOTHER)
+            note, why = _other_function(old, settings, plan)
             found.append(SettingChange(f"aggregate {name}", _written(old), _written(settings), note, why))
     gone = [name for name in was if names.get(name, name) not in now]
     dropped = [
@@ -72,6 +75,14 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
         for name in gone
     ]
     return [*found, *dropped]
+
+
+def _other_function(old: Configuration, settings: Configuration, plan: Plan) -> tuple[str, str]:
+    """What an aggregate that is stored in another way means, and why it is refused."""
+    if isinstance(aggregate_of(old), Derived) and isinstance(aggregate_of(settings), Derived):
+        return _FROM_NOW, ""  # it has no state
+    same = same_function(old, settings, str(plan.configuration.get("event_time")))
+    return ("the same function under another name", "") if same else ("", _ANOTHER)
 
 
 def _written(stored: Configuration) -> str:

@@ -16,7 +16,7 @@ from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.arrowtypes import type_text
 
 _KEPT = 'the policy, Policy(dropped="refuse"), is to drop no values'
-_COMPARED = ("function", "column", "columns", "name", "version")
+_COMPARED = ("function", "column", "columns", "name", "version", "where", "expression", "expression_by")
 """What an aggregate that could be the same under another name has in common with it."""
 _SHARED = ("kind", "key", "on", "session", "window", "windows")
 """And what an operator has."""

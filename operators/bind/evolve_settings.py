@@ -148,6 +148,7 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     "retained": (_always, "windows that were forgotten stay forgotten"),
     "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
     "accumulation": (_accumulation, "for panes from now on"),
+    "having": (_always, "panes that were emitted stand until their window is due again"),
     "window_offsets": (_window_offsets, "of windows that begin from now on; the others have none"),
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {

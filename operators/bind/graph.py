@@ -15,12 +15,11 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.output_origin import with_origins
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.stages import columns_after, columns_before
 from tidestate.operators.describe.union import Union
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan
@@ -70,7 +69,9 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
         for name in own:
             read[name] |= dict.fromkeys(given[name].names if isinstance(operator, Sided) else plan.input.read_names)
         nodes[operator.name] = node
-    graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
+    graph = Graph(
+        tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()}, description.outputs
+    )
     _check_orders(graph)
     return graph
 
@@ -230,4 +231,8 @@ def _replaces(upstream: Plan, one: Runnable) -> bool:
     """Whether the newest pane of a window and key stands for all before it."""
     if not isinstance(one, Windowed) or one.windows is not None or not set(upstream.input.key_names) <= set(one.key):
         return False
-    return all(aggregate.function in ("last", "latest") for aggregate in one.aggregates.values())
+    # With a condition an earlier pane that meets it would stand beside a newest one that does not.
+    return all(
+        aggregate.function in ("last", "latest") and aggregate.condition is None
+        for aggregate in one.aggregates.values()
+    )

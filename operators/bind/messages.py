@@ -69,6 +69,13 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     )
     if chosen is None:
         return bare
+    if plan.shown is not None:
+        raise UsageError(
+            "with .having(…) no messages are stored, as a window whose lost ones are put back would not be judged "
+            "again: remove retain=, layout= and equal= of .messages(…), or aggregates that read stored messages",
+            code="having-mode",
+            operator=plan.name,
+        )
     return replace(
         bare,
         messages=_messages(bare, chosen, known.equal),

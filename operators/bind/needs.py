@@ -16,8 +16,9 @@ from tidestate.statestore.spec.added import needs_of
 
 
 def needs_of_graph(graph: Graph) -> tuple[str, ...]:
-    """The capabilities of all its operators, see `tidestate.recovery.log.manifest_file`."""
-    return grown_needs(*(tuple(_needs_of_plan(plan)) for plan in graph.plans.values()))
+    """The capabilities of all its operators and of its outputs, see `tidestate.recovery.log.manifest_file`."""
+    several = ("several-outputs/1",) if graph.several else ()
+    return grown_needs(several, *(tuple(_needs_of_plan(plan)) for plan in graph.plans.values()))
 
 
 def _needs_of_plan(plan: Plan) -> Iterator[str]:

@@ -11,6 +11,7 @@ from tidestate.operators.bind.evolve import (
     gone_line,
     new_line,
     other_job,
+    output_lines,
     refusal,
     stored_stages,
 )
@@ -42,6 +43,9 @@ def compare_graph(graph: Graph, head: Manifest, dropped: Dropped) -> Comparison:
         check_operators(head.operators, graph.plans, dropped)
     except IncompatibleError as error:
         comparison.refusals.append(error)
+    for name, line in output_lines(head, [*graph.outputs]).items():
+        was, now = (name if name in outputs else None for outputs in (head.output_names, graph.outputs))
+        comparison.changes.append(PlannedChange(name, "output", was, now, line))
     for node in graph.nodes:
         name = node.plan.name
         stored = head.operators.get(name)

@@ -15,12 +15,13 @@ def same_function(one: Mapping[str, Any], other: Mapping[str, Any], time: str) -
     return meaning is not None and meaning == _meaning(other, time)
 
 
-def _meaning(described: Mapping[str, Any], time: str) -> tuple[str, ...] | None:
-    """The one name of a function that has two, with its columns."""
-    function, column = str(described.get("function")), str(described.get("column"))
+def _meaning(described: Mapping[str, Any], time: str) -> tuple[Any, ...] | None:
+    """The one name of a function that has two, with its columns, and the rows that it is of."""
+    function = str(described.get("function"))
+    column = described.get("column"), described.get("expression"), described.get("where")
     middle = (described.get("q", 0.5), described.get("interpolation", "linear")) == (0.5, "linear")
     if function == "median" or (function == "quantile" and middle):
         return "median", column
     if function in _ENDS:
-        return _ENDS[function], column, described.get("by") or time
+        return _ENDS[function], column, described.get("expression_by") or described.get("by") or time
     return None

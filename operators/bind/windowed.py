@@ -8,6 +8,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, bind
+from tidestate.operators.aggregates.derived import Derived
+from tidestate.operators.aggregates.derived_results import BoundDerived
+from tidestate.operators.aggregates.expressed import expressed, expressions_of
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import (
@@ -22,10 +25,19 @@ from tidestate.operators.bind.edges import check_edges
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import PANE_TIME, WINDOW_TIMING, NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.describe.windowed import Merge, Windowed
+from tidestate.operators.describe.windows import (
+    PANE_TIME,
+    WINDOW_TIMING,
+    Counted,
+    NamedWindow,
+    Sessions,
+    Sliding,
+    Windows,
+)
+from tidestate.operators.expressions.travelling import TravellingExpression
+from tidestate.operators.expressions.tree import ExprNode, zones_of
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
@@ -34,6 +46,7 @@ from tidestate.operators.progress.numbers import MESSAGE_NUMBER, MessageNumbers
 from tidestate.operators.progress.watermarks import LIMIT_US, Watermarks
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.shown import PaneCondition
 from tidestate.operators.windows.tracked import TrackedOffsets
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -78,7 +91,9 @@ def bind_windowed(
         in_order=description.in_order,
         tracked=_tracked(description, types),
         ledger_timing=description.ledger_timing,
+        shown=_shown(description, types, aggregates),
     )
+    _check_shown(plan)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
 
@@ -125,19 +140,93 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
 
 def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
     """The aggregates over these columns; over rows that may take others back, where ``signed``."""
-    aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates.items())
+    of_rows = {name: one for name, one in description.aggregates.items() if not isinstance(one, Derived)}
+    if not of_rows:
+        raise UsageError("columns are derived of results: give at least one aggregate of rows", code="no-aggregate")
+    expressions = [expressions_of(name, aggregate, types) for name, aggregate in of_rows.items()]
+    names_of = zip(of_rows, expressions, strict=True)
+    aggregates = tuple(bind(name, one.plain, one.types_after(types), place) for name, one in names_of)
     if signed:
         difference = description.mode == "discarding"
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
-        if wrong := [bound.name for bound in aggregates if difference and not linear(bound)]:
+        derived_names = [name for name, one in description.aggregates.items() if isinstance(one, Derived)]
+        if wrong := [*(bound.name for bound in aggregates if not linear(bound)), *derived_names] * difference:
             raise UsageError(
                 'the input retracts rows, and with "discarding" only a count, or a sum of integers or decimals, '
                 "can be emitted as a difference: use another accumulation",
                 code="signed",
                 aggregates=wrong,
             )
+    aggregates = _with_derived(description, types, tuple(map(expressed, aggregates, expressions)))
     _check_names(description, aggregates)
     return aggregates
+
+
+def _pane_columns(description: Windowed, types: pa.Schema, results: Sequence[BoundAggregate]) -> pa.Schema:
+    """The columns of panes that expressions of them may read."""
+    kind = description.windows
+    bound = pa.int64() if kind is not None and (kind.by_offset or isinstance(kind, Counted)) else TIME
+    keys = [types.field(name) for name in description.key]
+    bounds = [pa.field(START, bound), pa.field(END, bound)]
+    return pa.schema([*bounds, *keys, *(pa.field(one.name, one.result_type) for one in results)])
+
+
+def _with_derived(
+    description: Windowed, types: pa.Schema, of_rows: tuple[BoundAggregate, ...]
+) -> tuple[BoundAggregate, ...]:
+    """All aggregates: those of rows, then those derived of their results, and of others that are derived before."""
+    bound = list(of_rows)
+    for name, aggregate in description.aggregates.items():
+        if isinstance(aggregate, Derived):
+            expression = _of_panes(name, aggregate.value, _pane_columns(description, types, bound))
+            bound.append(BoundDerived(name, aggregate, pa.null(), expression))
+    return tuple(bound)
+
+
+def _shown(description: Windowed, types: pa.Schema, aggregates: Sequence[BoundAggregate]) -> PaneCondition | None:
+    """Which panes are emitted. Raises `UsageError` for a condition that is none."""
+    if description.having is None:
+        return None
+    columns = _pane_columns(description, types, aggregates)
+    return PaneCondition(_of_panes("having", description.having, columns, is_condition=True))
+
+
+def _of_panes(name: str, tree: ExprNode, columns: pa.Schema, *, is_condition: bool = False) -> TravellingExpression:
+    """An expression over columns of panes; errors say what it is of."""
+    if others := [zone for zone in zones_of(tree) if zone != "UTC"]:
+        raise UsageError(
+            "expressions of a job know no zone but UTC so far: compute it where panes are read",
+            code="time-zone",
+            setting=name,
+            found=others,
+        )
+    expression = TravellingExpression(tree, columns, is_condition)
+    try:
+        _ = expression.bound
+    except UsageError as error:
+        raise UsageError(error.message, code=error.code, **{**error.context, "setting": name}) from None
+    return expression
+
+
+def _check_shown(plan: WindowPlan) -> None:
+    """Raise `UsageError` where panes could stand that do not meet the condition of those that are shown."""
+    if plan.shown is None:
+        return
+    why = ""
+    if plan.triggers.per_element:
+        why = "panes of single elements are not hidden one by one: use triggers by batch"
+    elif plan.repeats and plan.mode == "discarding":
+        why = (
+            "the panes of a window are parts, which do not add up once some are hidden: use "
+            '.accumulation("retracting")'
+        )
+    elif plan.repeats and plan.mode != "retracting":
+        why = (
+            "a window may emit several panes, and one that does not hold any longer has to be taken back: use "
+            '.accumulation("retracting"), or let each window emit one pane, .allowed_lateness("0 seconds")'
+        )
+    if why:
+        raise UsageError(f"with .having(…) {why}", code="having-mode", operator=plan.name)
 
 
 def _tracked(description: Windowed, types: pa.Schema) -> TrackedOffsets | None:

@@ -6,9 +6,12 @@ import inspect
 import os
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from tidestate.operators.chaos.evidence import evidence
 from tidestate.operators.chaos.injection import FaultySink, injected
@@ -17,6 +20,8 @@ from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
 from tidestate.operators.chaos.watched_sink import WatchedSink, takes_all
 from tidestate.operators.inspect.scan import scan_panes
 from tidestate.operators.local.bootstrap import load_job, load_object
+from tidestate.operators.streams.of_graph import OfGraph
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.plain import as_table
 
@@ -43,7 +48,7 @@ def noted(start: ChildStart, run: Callable[[ChildStart, Notes], None]) -> None:
 def _run(start: ChildStart, notes: Notes) -> None:
     stream = load_job(start.job.description)
     batches = batches_of(start.job.input, start.cut, start.pieces)
-    sink = sink_of(start, notes)
+    sink = sinks_of(start, notes, stream)
     with injected(start, notes):
         job = stream.standalone(
             checkpoint=start.folders.root, store=STORE_CONFIGS[start.store], sink=sink, partitions=start.partitions
@@ -59,10 +64,20 @@ def _run(start: ChildStart, notes: Notes) -> None:
     notes.write("drained")
 
 
-def sink_of(start: ChildStart, notes: Notes) -> WatchedSink:
-    """The user's sink on the target of this round, with the fault of this start, watched."""
+def sinks_of(start: ChildStart, notes: Notes, job: OfGraph[Any]) -> WatchedSink | dict[str, WatchedSink]:
+    """The user's sink on the target of this round, with the fault of this start, watched; of several outputs one for
+    each, as far as the user's function has made them.
+    """
     sink = takes_all if start.job.sink is None else _of_folder(start.job.sink, start.folders.target, "a sink")
-    return WatchedSink(FaultySink(sink, start, notes), start.folders.offered)
+    calls = count(1)
+
+    def watched(each: Any) -> WatchedSink:
+        return WatchedSink(FaultySink(each, start, notes, calls), start.folders.offered)
+
+    if not job.graph.outputs:
+        return watched(sink)
+    by_output = sink if isinstance(sink, Mapping) else dict.fromkeys(job.graph.outputs, sink)
+    return {name: watched(by_output.get(name, takes_all)) for name in dict.fromkeys((*job.graph.outputs, *by_output))}
 
 
 def read_left(start: ChildStart) -> None:
@@ -76,9 +91,17 @@ def _read(start: ChildStart, _notes: Notes) -> None:
     if start.job.sink_rows is not None:
         target = as_table(_of_folder(start.job.sink_rows, folders.target, "the rows of its target"))
     if start.net:
-        rows = scan_panes(folders.root, net=True).to_table()
-        net = rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
+        net = {
+            name: _net(folders.root, name)
+            for name in Checkpoint.open(folders.root).chosen(None).manifest.output_names
+        }
     folders.evidence.write_bytes(pickle.dumps(evidence(folders, target, net)))
+
+
+def _net(root: Path, operator: str) -> pa.Table:
+    """The net of the panes of an output, without what the cut decides."""
+    rows = scan_panes(root, net=True, operator=operator).to_table()
+    return rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
 
 
 _OF_BATCHES = ("checkpoint", "pane", "timing", "last")

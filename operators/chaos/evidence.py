@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.operators.aggregates.value_sketches import random_results
 from tidestate.operators.chaos.offered import Offered, offers
 from tidestate.operators.chaos.start import RoundFolders
 from tidestate.recovery.inspect.rows import Wanted, state_rows
@@ -20,6 +22,8 @@ from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows
 
 RowTexts = Counter[str]
+BESIDE_A_RESULT = re.compile("^_last_|_(values|sketch)$")
+"""What the name of a column of state has more than the result that it is of."""
 FIRST = 5
 """So many rows of a difference are reported."""
 
@@ -53,24 +57,27 @@ class Evidence:
     net: RowTexts | None
 
 
-def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
-    """The evidence of a drained root; with what the target has, and the net of the panes, where they are wanted."""
+def evidence(folders: RoundFolders, target: pa.Table | None, net: Mapping[str, pa.Table] | None) -> Evidence:
+    """The evidence of a drained root; with what the target has, and the net of the panes by output, where they are
+    wanted.
+    """
     checkpoint = Checkpoint.open(folders.root)
     outputs = list(checkpoint.outputs())
     steps = list(_steps(checkpoint))
     head = expect(checkpoint.head(), "a job that is done has a checkpoint").manifest
     report = verify(checkpoint, read_percent=100)
-    due = {output.delivery_id: _rows(checkpoint, output.panes) for output in outputs if output.panes}
+    random = frozenset[str]().union(*(random_results(state.configuration) for state in head.operators.values()))
+    due = {id_: _rows(checkpoint, refs) for output in outputs for id_, refs in output.emitted.items()}
     calls = list(offers(folders.offered))
     return Evidence(
-        panes=[rows for output in outputs if (rows := _rows(checkpoint, output.panes))],
+        panes=[rows for output in outputs if (rows := _rows(checkpoint, output.panes, random))],
         late={
             name: [rows for output in outputs if (rows := _rows(checkpoint, output.late_of(name)))]
             for name in head.operators
         },
         progress={number: _progress(manifest) for number, manifest in steps},
         totals=f"{_pairs(head.totals)}, batches {_number(head)}",
-        state=_state(checkpoint, steps[-1][1]) if steps and steps[-1][0] == _number(head) else None,
+        state=_state(checkpoint, steps[-1][1], random) if steps and steps[-1][0] == _number(head) else None,
         deliveries=list(_deliveries(due, calls)),
         strays=[
             Deviation("deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST]))
@@ -80,15 +87,15 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: pa.Table | Non
         findings=tuple(
             f"{finding.kind} {finding.path}: {finding.why}" for finding in report.findings if not finding.abandoned
         ),
-        target=None if target is None else texts(target),
-        net=None if net is None else texts(net),
+        target=None if target is None else texts(target, random),
+        net=None if net is None else sum((texts(rows, random) for rows in net.values()), RowTexts()),
     )
 
 
-def texts(rows: pa.Table) -> RowTexts:
-    """Each row as a line."""
-    names = rows.column_names
-    columns = [values_of(column) for column in rows.columns]
+def texts(rows: pa.Table, random: frozenset[str] = frozenset()) -> RowTexts:
+    """Each row as a line, without results that are drawn at ``random``, and without their state."""
+    names = [name for name in rows.column_names if BESIDE_A_RESULT.sub("", name) not in random]
+    columns = [values_of(rows[name]) for name in names]
     return Counter(
         ", ".join(f"{name}={value}" for name, value in zip(names, row, strict=True))
         for row in zip(*columns, strict=True)
@@ -157,17 +164,17 @@ def _pairs(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(values.items()) if value)
 
 
-def _state(checkpoint: Checkpoint, manifest: Manifest) -> dict[str, RowTexts]:
+def _state(checkpoint: Checkpoint, manifest: Manifest, random: frozenset[str]) -> dict[str, RowTexts]:
     tables = {}
     for name, operator in manifest.operators.items():
         for spec in operator.tables:
-            rows = [texts(part) for part in state_rows(checkpoint, operator, spec, Wanted())]
+            rows = [texts(part, random) for part in state_rows(checkpoint, operator, spec, Wanted())]
             tables[f"{name}.{spec.name}"] = sum(rows, RowTexts())
     return tables
 
 
-def _rows(checkpoint: Checkpoint, refs: Sequence[FileRef]) -> RowTexts:
-    return sum((texts(read_file_rows(checkpoint.objects, ref)) for ref in refs), RowTexts())
+def _rows(checkpoint: Checkpoint, refs: Sequence[FileRef], random: frozenset[str] = frozenset()) -> RowTexts:
+    return sum((texts(read_file_rows(checkpoint.objects, ref), random) for ref in refs), RowTexts())
 
 
 def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) -> Iterator[Deviation]:

@@ -121,16 +121,17 @@ def _power_cut(start: ChildStart, notes: Notes) -> Iterator[None]:
 
 
 class FaultySink:
-    """The user's sink, or one that takes everything; with the fault of this start at call ``at``."""
+    """The user's sink, or one that takes everything; with the fault of this start at call ``at``, of the calls that
+    all sinks of the job count together.
+    """
 
-    def __init__(self, sink: Any, start: ChildStart, notes: Notes) -> None:
+    def __init__(self, sink: Any, start: ChildStart, notes: Notes, calls: Iterator[int]) -> None:
         self._sink, self._start, self._notes = sink, start, notes
-        self._calls = 0
+        self._calls = calls
 
     def __call__(self, rows: Any, delivery: Any) -> Any:
-        self._calls += 1
-        fault = self._start.fault
-        due = fault is not None and fault.kind in ("sink", "sink-kill") and self._calls == self._start.at_call
+        call, fault = next(self._calls), self._start.fault
+        due = fault is not None and fault.kind in ("sink", "sink-kill") and call == self._start.at_call
         if due and fault is not None:
             outcome = {"raise": "raised", "refuse": "refused"}.get(fault.detail, "killed")
             self._notes.write("injected", where=f"{outcome} {_MOMENTS[fault.moment]} {delivery}")

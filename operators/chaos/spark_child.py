@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.chaos.child import noted, sink_of
+from tidestate.operators.chaos.child import noted, sinks_of
 from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, JobInput, Notes
 from tidestate.operators.local.bootstrap import load_job
 from tidestate.operators.streams.running import SHORTCUTS
@@ -36,7 +36,7 @@ def _run(start: ChildStart, notes: Notes) -> None:
         streams,
         checkpoint=start.folders.root,
         store=STORE_CONFIGS[start.store],
-        sink=sink_of(start, notes),
+        sink=sinks_of(start, notes, stream),
         partitions=start.partitions,
         paths=SHORTCUTS if start.in_driver else {"direct_scan"},
     ).start()

@@ -13,12 +13,11 @@ from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.union import Union
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.ctis import Ctis

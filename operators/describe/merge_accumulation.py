@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate, without_nulls
+from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, without_nulls
+from tidestate.operators.aggregates.functions import accumulate
+from tidestate.operators.aggregates.of_rows import RowCondition
 from tidestate.operators.describe.sides import SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
@@ -29,6 +31,7 @@ def accumulation(
     result: ResultFunction,
     result_type: pa.DataType,
     version: int = 1,
+    where: RowCondition = None,
 ) -> Aggregate:
     """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
 
@@ -45,7 +48,7 @@ def accumulation(
     process that reads the state must import the module that calls this, see `register_combiner`.
     """
     if isinstance(columns, Mapping) and isinstance(lift, Mapping):
-        return accumulate_by_side(name, columns, state, lift, merge, result, result_type, version)
+        return accumulate_by_side(name, columns, state, lift, merge, result, result_type, version, where)
     if isinstance(columns, Mapping) or isinstance(lift, Mapping):
         raise UsageError(
             "give both columns and lift for one stream, or both by side", code="aggregate-option", name=name
@@ -59,6 +62,7 @@ def accumulation(
         result=result,
         result_type=result_type,
         version=version,
+        where=where,
     )
 
 
@@ -71,6 +75,7 @@ def accumulate_by_side(
     result: ResultFunction,
     result_type: pa.DataType,
     version: int,
+    where: RowCondition = None,
 ) -> Aggregate:
     """As `accumulate`, with the columns and the lift of each side. Raises `UsageError` for a side that has one alone,
     and for columns that are no list.
@@ -93,6 +98,7 @@ def accumulate_by_side(
         result=result,
         result_type=result_type,
         version=version,
+        where=where,
     )
 
 

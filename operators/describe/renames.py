@@ -95,6 +95,8 @@ def _on_side(name: str | None, side: str, columns: Mapping[str, str]) -> str | N
 def _in_all(setting: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
     """A part of a configuration with the new names of columns, wherever they stand."""
     if isinstance(setting, dict):
+        if setting.get("kind") == "col":  # in an expression
+            return {**setting, "name": columns.get(setting["name"], setting["name"])}
         return {name: _in_all(value, columns, naming=name in _NAMING) for name, value in setting.items()}
     if isinstance(setting, list | tuple):
         return [_in_all(value, columns, naming=naming) for value in setting]

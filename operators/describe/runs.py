@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQueryListener
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # which has defaults, as that of Python has from 3.13 on
+
+    Panes = TypeVar("Panes", default=pa.Table)
+else:
+    from typing import TypeVar
+
+    Panes = TypeVar("Panes")
+"""The panes that a runner returns: a table, or of a job with several outputs a table for each, by its name."""
 
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 """The schema of the one stream, or of each of several by name."""
@@ -144,7 +154,7 @@ class Measured(ABC):
         """Where they are served; None if they are not, or not now."""
 
 
-class Standalone(Measured):
+class Standalone(Measured, Generic[Panes]):
     """A job on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
@@ -155,8 +165,9 @@ class Standalone(Measured):
     """
 
     @abstractmethod
-    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
-        """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order.
+    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> Panes:
+        """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order: a
+        table, and of a job with several outputs a dictionary with one for each.
         Raises `IncompatibleError` if the input is not the one that the checkpoint contains.
 
         A batch is Arrow data (a table, a record batch, a DataFrame of Polars or pandas 2.2); where there are several
@@ -167,7 +178,7 @@ class Standalone(Measured):
         """
 
     @abstractmethod
-    def stream(self, batches: Input) -> Iterator[pa.Table]:
+    def stream(self, batches: Input) -> Iterator[Panes]:
         """As `run`, but yields the panes of each checkpoint once it is committed and delivered."""
 
     @abstractmethod
@@ -183,7 +194,7 @@ class Standalone(Measured):
         """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
 
     @abstractmethod
-    def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
+    def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> Panes:
         """Create a new root with the state of past events, in one checkpoint, whole or not at all. Returns its panes.
 
         The history is not part of ``batches``: the input of `run` continues from it. None of its events is late. With
@@ -192,7 +203,7 @@ class Standalone(Measured):
         """
 
     @abstractmethod
-    def drain(self, *, timeout_s: float | None = 60.0) -> pa.Table:
+    def drain(self, *, timeout_s: float | None = 60.0) -> Panes:
         """Move the watermark to the end of time: every window fires, and no more input is accepted. Returns the last
         panes. Raises `UnavailableError` (``sink-refuses``) if a sink has not accepted everything after ``timeout_s``
         (None: wait forever): the checkpoint is drained, and the next start, or call, delivers what is left.
@@ -201,7 +212,7 @@ class Standalone(Measured):
     @abstractmethod
     def reprocess_late(
         self, rows: ArrowRows | None = None, *, operator: str | None = None, reason: str | None = None
-    ) -> pa.Table:
+    ) -> Panes:
         """Reprocess the late ledgers of all operators, or of ``operator``, each event once; or ``rows``, each time
         they are given, for ``operator`` where there are several. Returns the panes. The rows stay in the ledger.
 
@@ -214,7 +225,7 @@ class Standalone(Measured):
         """
 
     @abstractmethod
-    def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:
+    def rebuild(self, replay: Batch | Iterable[Batch]) -> Panes:
         """Put back stored messages whose files were lost, by a replay of the input: rows in any order, any number of
         times; each batch is one checkpoint, and none of them is input. Returns the panes that correct others.
 
@@ -370,9 +381,9 @@ class DurableQuery(Measured):
 
     @abstractmethod
     def explain(self, extended: bool = False) -> None:
-        """Print in one sentence which path the rows of the newest batch took and why
-        (docs/how-it-works/how-rows-are-read.md), and then Spark's physical plan; with ``extended`` the logical plans
-        too.
+        """Print in one sentence which path the rows of the newest batch took and why, with the page that has the
+        figures of it (docs/how-it-works/how-rows-are-read.md), and then Spark's physical plan; with ``extended`` the
+        logical plans too.
         """
 
     @abstractmethod

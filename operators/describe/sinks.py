@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -25,10 +25,14 @@ ArrowSink = Sink[pa.Table]
 """A sink that takes tables."""
 ArrowSinks = ArrowSink | Sequence[ArrowSink]
 """One, or several."""
+ArrowSinksByOutput = Mapping[str, ArrowSinks]
+"""Those of each output of a job that has several."""
 SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
 """A sink that takes DataFrames of Spark."""
 SparkSinks = SparkSink | Sequence[SparkSink]
 """One, or several."""
+SparkSinksByOutput = Mapping[str, SparkSinks]
+"""Those of each output of a job that has several."""
 
 
 class Refused(Exception):
@@ -37,7 +41,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a job emits, for sinks that store it in a form of their own.
+    """What a job emits of an output, for sinks that store it in a form of their own.
 
     ``key``: the columns that identify a row together with its window; None for rows that have no identity but
     themselves, as those of a join. ``withdraws``: what no longer counts is retracted. ``partial``: why the newest
@@ -54,11 +58,12 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Sinks(Generic[_P]):
-    """The sinks of a job, one or several of each kind of rows. Raises `UsageError` for one that is not callable,
-    whose ``ready`` is not, whose ``behind`` is no number, or that would store late rows as changes.
+    """The sinks of a job, one or several of each kind of rows, those of panes by output where there are several
+    outputs. Raises `UsageError` for one that is not callable, whose ``ready`` is not, whose ``behind`` is no number,
+    or that would store late rows as changes.
     """
 
-    panes: Sink[_P] | Sequence[Sink[_P]] | None = None
+    panes: Sink[_P] | Sequence[Sink[_P]] | Mapping[str, Sink[_P] | Sequence[Sink[_P]]] | None = None
     late: Sink[_P] | Sequence[Sink[_P]] | None = None
 
     def __post_init__(self) -> None:
@@ -83,30 +88,82 @@ class Sinks(Generic[_P]):
     @property
     def each(self) -> dict[OutputKind, tuple[Sink[_P], ...]]:
         """The sinks that there are."""
-        given: dict[OutputKind, tuple[Sink[_P], ...]] = {"panes": _several(self.panes), "late": _several(self.late)}
-        return {kind: sinks for kind, sinks in given.items() if sinks}
+        each: dict[OutputKind, tuple[Sink[_P], ...]] = {}
+        for kind, _, sinks in self.by_output:
+            each[kind] = (*each.get(kind, ()), *sinks)
+        return each
 
-    def fit(self, emitted: Emitted, *, on_spark: bool = False) -> None:
+    @property
+    def by_output(self) -> list[tuple[OutputKind, str, tuple[Sink[_P], ...]]]:
+        """The sinks that there are, those of panes with their output; without a name where there is one."""
+        panes = self.panes if isinstance(self.panes, Mapping) else {"": self.panes}
+        given: list[tuple[OutputKind, str, tuple[Sink[_P], ...]]] = [
+            *(("panes", name, _several(sinks)) for name, sinks in panes.items()),
+            ("late", "", _several(self.late)),
+        ]
+        return [(kind, name, sinks) for kind, name, sinks in given if sinks]
+
+    def of(self, job: str, several: Sequence[str]) -> Sinks[_P]:
+        """The same for a job of this name, or with ``several`` outputs: sinks by output are for outputs that there
+        are. Raises `UsageError` (``sink-output``) for others, and for sinks of no output where there are several.
+        """
+        if not isinstance(self.panes, Mapping):
+            if several and self.panes is not None:
+                raise UsageError(
+                    "this job has several outputs, so say which of them each sink is for: "
+                    f'sink={{"{several[0]}": …, "{several[-1]}": …}}',
+                    code="sink-output",
+                    outputs=list(several),
+                )
+            return self
+        if strange := sorted(map(str, set(self.panes) - {*(several or (job,))})):
+            raise UsageError(
+                "these sinks are for no output of the job: choose from those listed, or make the operator an output, "
+                "job(…)",
+                code="sink-output",
+                found=strange,
+                outputs=list(several or (job,)),
+            )
+        return self if several else replace(self, panes=self.panes.get(job))
+
+    def fit(self, emitted: Sequence[Emitted], *, on_spark: bool = False) -> None:
         """Before anything is written: let sinks that have a method ``check_settings`` check these, and tell those
-        that have a method ``fit``, for late rows ``fit_late``, what the job emits. Raises what they raise, and
-        `UsageError` (``sink-runner``) for one that has ``needs_spark`` where the job is not on Spark.
+        that have a method ``fit``, for late rows ``fit_late``, what the job emits, by output. Raises what they raise,
+        and `UsageError`: ``sink-runner`` for one that has ``needs_spark`` where the job is not on Spark,
+        ``sink-output`` for one with ``fit`` that gets several outputs.
         """
         for sink in (one for several in self.each.values() for one in several):
             if getattr(sink, "needs_spark", False) and not on_spark:
                 raise runner_error(sink_name(sink))
             if hasattr(sink, "check_settings"):
                 sink.check_settings()
-        for sink in self.each.get("panes", ()):
-            if hasattr(sink, "fit"):
-                sink.fit(emitted)
+        fitted: list[Sink[_P]] = []
+        by_name = {output.operator: output for output in emitted}
+        for kind, name, sinks in self.by_output:
+            for sink in sinks if kind == "panes" else ():
+                if hasattr(sink, "fit"):
+                    _check_once(sink, fitted)
+                    sink.fit(by_name[name] if name else emitted[-1])
         for sink in self.each.get("late", ()):
             if hasattr(sink, "fit_late"):
-                sink.fit_late(emitted.late)
+                sink.fit_late(emitted[-1].late)
 
     @property
     def may_lag(self) -> bool:
         """Whether one of them may be behind."""
         return any(may_be_behind(sink) for several in self.each.values() for sink in several)
+
+
+def _check_once(sink: Sink[Any], fitted: list[Sink[Any]]) -> None:
+    """Raise `UsageError` for a sink that stores the rows of another output already."""
+    if any(sink is other for other in fitted):
+        raise UsageError(
+            "this sink stores the rows of one output, and is given to several: make one for each output, with a "
+            "target of its own",
+            code="sink-output",
+            sink=sink_name(sink),
+        )
+    fitted.append(sink)
 
 
 def runner_error(sink: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""A windowed aggregation as a manifest holds it."""
+"""Windowed aggregations, of one stream and of several in one state, as a manifest holds them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidestate.operators.aggregates.stored import StoredAggregate
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import Sides
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
+from tidestate.operators.expressions.tree import ExprNode
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.added import Added
 
@@ -49,7 +51,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
     `lateness_us`. ``ledger_timing``: whether the late ledger says where each row lay from the current window.
     ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
-    ``window_offsets``: windows store the first and last offset of their messages.
+    ``having``: panes are emitted where it is true. ``window_offsets``: windows store the first and last offset of
+    their messages.
     """
 
     event_time: str | None
@@ -72,6 +75,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     known: KnownMessages | None = msgspec.field(default=None, name="messages")
     window_offsets: Annotated[bool, Added("window-offsets/1")] = False
     ledger_timing: Annotated[bool, Added("window-timing/1")] = False
+    having: Annotated[ExprNode | None, Added("panes-by-condition/1")] = None
 
     @property
     def lateness_us(self) -> int:
@@ -99,3 +103,16 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         if self.known is None or self.allowed_lateness_us is not None or self.processing_time or not timed:
             return None
         return self.known.retention
+
+
+class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: ignore[misc]  # a stream for each side
+    """A windowed computation over several streams: all of `Windowed`, over columns of the one stream."""
+
+    sides: Sides
+    delays_us: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.sides.check_each(self.delays_us, "watermark delays")
+
+    def order_of(self, side: str) -> tuple[str, ...]:
+        return tuple(name for name in (self.origin, self.offset) if name)

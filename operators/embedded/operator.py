@@ -200,7 +200,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         raises `UnavailableError` (``sink-refuses``).
         """
         self._check_open()
-        sinks.fit(emitted_by(self._plan, [self._plan]))
+        sinks.fit([emitted_by(self._plan, [self._plan])])
         try:
             with self._driver.offers.within(timeout_s):
                 self._driver.deliver(sinks, wait)

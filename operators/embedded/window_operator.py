@@ -20,9 +20,8 @@ import pyarrow as pa
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runs import PENDING_LIMIT, Batch, JobHook, several
-from tidestate.operators.describe.windowed import KnownMessages, Windowed
+from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
 from tidestate.operators.embedded.operator import EmbeddedOperator
 from tidestate.operators.embedded.queries import latest_start, message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook

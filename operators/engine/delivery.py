@@ -23,7 +23,15 @@ import pyarrow as pa
 from tidestate.operators.describe.sinks import Refused, Sink
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import DeliveryId, Manifest, OperatorState, Output, OutputKind, output_of
+from tidestate.recovery.log.manifest import (
+    DeliveryId,
+    Manifest,
+    OperatorState,
+    Output,
+    OutputKind,
+    operator_of_file,
+    output_of,
+)
 from tidestate.recovery.log.renames import columns_now, names_now, records_of, together
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files import tails
@@ -55,18 +63,27 @@ class Delivery:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        what = "panes" if self.kind == "panes" else f"late rows of {self.id.operator}"
+        what = "panes" if self.kind == "panes" else "late rows"
+        what = f"{what} of {self.id.operator}" if self.id.operator else what
         return f"the {what} of checkpoint {self.id.checkpoint}"
 
 
 def deliveries(
-    kind: OutputKind, output: Output, plans: Mapping[str, Plan], states: Mapping[str, OperatorState]
+    kind: OutputKind,
+    output: Output,
+    plans: Mapping[str, Plan],
+    states: Mapping[str, OperatorState],
+    operator: str = "",
 ) -> list[Delivery]:
-    """What a sink is offered of the output of a checkpoint, in order. The operators of the job, or their columns, may
-    have been different then: ``states`` are those of today.
+    """What a sink is offered of the output of a checkpoint, in order; of several outputs the panes of one
+    ``operator``. The operators of the job, its outputs, or their columns, may have been different then: ``states``
+    are those of today.
     """
-    files = output.ledgers if kind == "late" else {output.delivery_id: output.panes}
-    writers = {delivery_id: refs[0].path.split("/")[1] for delivery_id, refs in files.items() if refs}
+    files = output.ledgers if kind == "late" else output.emitted
+    if kind == "panes" and (operator or output.outputs):
+        chosen = operator or list(plans)[-1]
+        files = {delivery_id: refs for delivery_id, refs in files.items() if operator_of_file(refs[0]) == chosen}
+    writers = {delivery_id: operator_of_file(refs[0]) for delivery_id, refs in files.items() if refs}
     due = []
     for delivery_id, name in writers.items():
         plan, state = plans.get(name), states.get(name)
@@ -278,17 +295,20 @@ class NotAskedError(Exception):
 
 @dataclass(frozen=True)
 class CountedRows:
-    """What a root counts as delivered of a kind of rows: everything up to a checkpoint. ``plans``: its operators."""
+    """What a root counts as delivered of a kind of rows: everything up to a checkpoint. ``plans``: its operators;
+    ``operator``: the one of several outputs whose panes they are.
+    """
 
     checkpoint: Checkpoint
     plans: Mapping[str, Plan]
     kind: OutputKind
     up_to: int
+    operator: str = ""
 
     @property
     def gone(self) -> int:
         """The checkpoint up to which these rows were collected."""
-        return self.checkpoint.boundary().gone(self.kind)
+        return self.checkpoint.boundary().gone(self.kind, self.operator)
 
     def manifest(self, number: int) -> Manifest | None:
         """None for one that was collected."""
@@ -310,7 +330,7 @@ class CountedRows:
     def is_withheld(self, output: Output) -> bool:
         """Whether this output was withheld from the sinks: its manifest counts it as such."""
         manifest = self.manifest(output.id)
-        return manifest is not None and manifest.delivered.up_to(self.kind) >= output.id
+        return manifest is not None and manifest.delivered.up_to(self.kind, self.operator) >= output.id
 
 
 def delivered_to(counted: CountedRows, name: str, last: LastOfRun) -> int:
@@ -331,7 +351,7 @@ def delivered_to(counted: CountedRows, name: str, last: LastOfRun) -> int:
 def _compared(counted: CountedRows, name: str, last: LastOfRun) -> int:
     up_to, gone, lacking, partly = counted.up_to, counted.gone, list[int](), 0
     for output in counted.newest_first(gone):
-        newest = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans, {})]
+        newest = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans, {}, counted.operator)]
         if None in newest:
             raise NotAskedError("this target cannot tell")
         ends = [one or 0 for one in newest]

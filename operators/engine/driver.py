@@ -68,7 +68,16 @@ from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.control.watch import AskedRun, RequestWatch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import CheckpointKind, DeliveryId, Manifest, Output, OutputKind, Spent, output_of
+from tidestate.recovery.log.manifest import (
+    CheckpointKind,
+    DeliveryId,
+    Manifest,
+    Output,
+    OutputKind,
+    Spent,
+    output_of,
+    panes_of,
+)
 from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
@@ -103,6 +112,8 @@ class Lane(Generic[_P]):
     """Whether it was refused, and is behind."""
     counted: int = 0
     """Up to which checkpoint the root counts everything as delivered, as far as this lane has heard."""
+    operator: str = ""
+    """The output whose panes it gets, of a job with several."""
     asked: bool = False
     """Whether its target has answered what it has, if it can, or has taken something since."""
     tried: bool = False
@@ -173,10 +184,19 @@ class Lanes(Generic[_P]):
     ) -> None:
         self.sinks, self._job, self._offers, self._read = sinks, job, offers, read
         self._each = [
-            Lane(name, kind, sink, may_be_behind(sink), up_to, counted=up_to, asked=not hasattr(sink, "last"))
-            for kind, several in sinks.each.items()
-            for up_to in [job.delivered.up_to(kind)]
-            for name, sink in zip(_names(several), several, strict=True)
+            Lane(
+                name,
+                kind,
+                sink,
+                may_be_behind(sink),
+                up_to,
+                counted=up_to,
+                operator=output,
+                asked=not hasattr(sink, "last"),
+            )
+            for kind, output, several in sinks.by_output
+            for up_to in [job.delivered.up_to(kind, output)]
+            for name, sink in zip(_names(several, output), several, strict=True)
         ]
         job.late_sink = job.late_sink or "late" in sinks.each
 
@@ -234,7 +254,7 @@ class Lanes(Generic[_P]):
     def _known(self) -> list[Lane[_P]]:
         """The lanes, which have heard of what was acknowledged."""
         for lane in self._each:
-            lane.hear(self._job.delivered.up_to(lane.kind))
+            lane.hear(self._job.delivered.up_to(lane.kind, lane.operator))
         return self._each
 
     def _asked(self) -> list[Lane[_P]]:
@@ -254,8 +274,8 @@ class Lanes(Generic[_P]):
 
     def _ask(self, lane: Lane[_P]) -> bool:
         """Ask the target what it has of what counts as delivered; whether it lacks some. Raises as `delivered_to`."""
-        counted = self._job.delivered.up_to(lane.kind)
-        root = CountedRows(self._job.checkpoint, self._job.graph.plans, lane.kind, counted)
+        counted = self._job.delivered.up_to(lane.kind, lane.operator)
+        root = CountedRows(self._job.checkpoint, self._job.graph.plans, lane.kind, counted, lane.operator)
         had = delivered_to(root, lane.name, getattr(lane.sink, "last")) if counted else 0  # noqa: B009
         lane.asked = True
         if had < counted:
@@ -277,16 +297,17 @@ class Lanes(Generic[_P]):
         """Offer what a sink lacks of an output; False once it is refused."""
         job, head = self._job, self._job.head
         invariant(output.id <= head.id, "what is delivered is published", id=output.id)
-        due = deliveries(lane.kind, output, job.graph.plans, head.operators)
+        due = deliveries(lane.kind, output, job.graph.plans, head.operators, lane.operator)
         for delivery in due:
             if delivery.id not in lane.parts:
                 if not offer(delivery):
                     return False
                 lane.parts.add(delivery.id)
         lane.accepted(output, head)
-        least = min(other.had for other in self._each if other.kind == lane.kind)
-        if least > job.delivered.up_to(lane.kind):
-            job.mark_delivered(least, lane.kind, any_rows=bool(due))
+        of_same = (other.had for other in self._each if (other.kind, other.operator) == (lane.kind, lane.operator))
+        least = min(of_same)
+        if least > job.delivered.up_to(lane.kind, lane.operator):
+            job.mark_delivered(least, lane.kind, lane.operator, any_rows=bool(due))
         return True
 
     def _offered(
@@ -315,9 +336,9 @@ class Lanes(Generic[_P]):
         return attempt
 
 
-def _names(sinks: Sequence[Sink[_P]]) -> list[str]:
-    """The name of each, with its number where two have the same."""
-    names = [sink_name(sink) for sink in sinks]
+def _names(sinks: Sequence[Sink[_P]], output: str) -> list[str]:
+    """The name of each, with its number where two have the same; of several outputs with the name of its own."""
+    names = [f"{sink_name(sink)} of {output}" if output else sink_name(sink) for sink in sinks]
     return [name if names.count(name) == 1 else f"{name} {place}" for place, name in enumerate(names, 1)]
 
 
@@ -460,12 +481,13 @@ class Driver(Generic[B, _P]):
         """Process a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`. Raises
         `UsageError` (``origins-withheld``) where readers would miss them.
         """
-        if not deliver and self.job.plan.output_origin is not None:
+        numbered = [name for name, plan in self.job.graph.outputs.items() if plan.output_origin is not None]
+        if not deliver and numbered:
             raise UsageError(
                 "readers of a numbered output would wait for the buffer of the history, which no sink gets: deliver "
                 "it, or begin without .origins() and add them at the next start",
                 code="origins-withheld",
-                operator=self.job.plan.name,
+                operator=", ".join(numbered),
             )
         return self._take("bootstrap", history, now_us(), position, withheld=not deliver)
 
@@ -624,11 +646,24 @@ class Driver(Generic[B, _P]):
             self._by_hand = Lanes(self.job, self._transport.read, self.offers, sinks)
         return self._by_hand
 
-    def rows(self, manifest: Manifest | None) -> pa.Table:
-        """The panes of a checkpoint of this job as a table; empty without one."""
+    def rows(self, manifest: Manifest | None) -> Any:
+        """The panes of a checkpoint of this job as a table; empty without one. Of several outputs a table of each."""
         panes = manifest.panes if manifest is not None else ()
+        checkpoint, graph = self.job.checkpoint, self.job.graph
         with self._unless_fenced():
-            return read_rows(self.job.checkpoint, panes, self.job.plan.delivered_schema)
+            if not graph.several:
+                return read_rows(checkpoint, panes, graph.output.delivered_schema)
+            return {
+                name: read_rows(checkpoint, panes_of(panes, name), plan.delivered_schema)
+                for name, plan in graph.outputs.items()
+            }
+
+    def all_rows(self, parts: Sequence[Any]) -> Any:
+        """The panes of several checkpoints, each as `rows` has it, together."""
+        nothing = self.rows(None)
+        if isinstance(nothing, pa.Table):
+            return pa.concat_tables([nothing, *parts])
+        return {name: pa.concat_tables([empty, *(part[name] for part in parts)]) for name, empty in nothing.items()}
 
     @contextmanager
     def _unless_fenced(self) -> Iterator[None]:

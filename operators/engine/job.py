@@ -64,6 +64,7 @@ from tidestate.recovery.log.manifest import (
     Scan,
     SparkPosition,
     Spent,
+    delivered_for,
 )
 from tidestate.recovery.log.manifest_file import grown_needs, origin, successor
 from tidestate.recovery.moves.repair import open_for_start
@@ -351,7 +352,7 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        """The output operator, whose panes the job delivers."""
+        """The last operator, whose panes the job delivers, beside those of further outputs."""
         return self.graph.output
 
     def check_open(self) -> None:
@@ -462,12 +463,13 @@ class Job:
 
     def _checked(self, results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
         """The answers for each operator, as the next checkpoint may have them. Raises as `commit` does."""
-        objects, output = self.checkpoint.objects, self.plan
+        objects = self.checkpoint.objects
         answers = by_operator(self.graph.plans, self.head, results)
         _check_written(objects, self.head, results)
         check_expectations(self.checkpoint, self.graph.plans, answers)
-        if output.output_origin is not None:
-            answers[output.name] = numbered_through(objects, output, self.head.id + 1, answers[output.name])
+        for name, output in self.graph.outputs.items():
+            if output.output_origin is not None:
+                answers[name] = numbered_through(objects, output, self.head.id + 1, answers[name])
         return answers
 
     def _asked_for(self, fed: Collection[str], request: int) -> dict[str, Any]:
@@ -496,8 +498,8 @@ class Job:
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
-        output = self.plan.name
-        operators[output] = _numbered(self.plan, operators[output], answers[output])
+        for name, output in self.graph.outputs.items():
+            operators[name] = _numbered(output, operators[name], answers[name])
         for name, plan in self._replayed.items() if rebuilt else ():
             operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
         if mended:
@@ -520,15 +522,24 @@ class Job:
         found, own = msgspec.structs.replace(self.delivered, late_sink=self.late_sink), self.head.id + 1
         return found.reached("panes", own).reached("late", own) if withheld else found
 
-    def mark_delivered(self, checkpoint_id: int, kind: OutputKind = "panes", *, any_rows: bool = True) -> None:
-        """A sink has accepted all output of a kind up to this checkpoint; durable with the next, or `acknowledge`."""
+    def mark_delivered(
+        self, checkpoint_id: int, kind: OutputKind = "panes", operator: str = "", *, any_rows: bool = True
+    ) -> None:
+        """A sink has accepted all output of a kind up to this checkpoint, of several outputs the panes of this
+        ``operator``; durable with the next, or `acknowledge`.
+        """
         invariant(
             checkpoint_id <= self.head.id,
             "a sink accepts only what is published",
             id=checkpoint_id,
             head=self.head.id,
         )
-        self.delivered = self.delivered.reached(kind, checkpoint_id)
+        several = self.graph.several if kind == "panes" else ()
+        if several:
+            up_to = {name: self.delivered.up_to(kind, name) for name in several}
+            self.delivered = self.delivered.of_outputs({**up_to, operator: max(up_to[operator], checkpoint_id)})
+        else:
+            self.delivered = self.delivered.reached(kind, checkpoint_id)
         self._recorded = self._recorded and not any_rows
 
     def acknowledge(self) -> None:
@@ -593,9 +604,11 @@ def _fence(checkpoint: Checkpoint, newest: Head, taken: TakenOver, policy: Polic
         checkpoint.writer,
         now_us(),
         operators=operators,
+        outputs=taken.graph.several,
         needs=grown_needs(head.needs, needs_of_graph(taken.graph), taken.needs(head)),
         input=taken.input_of(head),
-        delivered=delivered(checkpoint, head),
+        # A new output has panes from the next checkpoint on: nothing of it is owed to anybody.
+        delivered=delivered_for(delivered(checkpoint, head), head, [*taken.graph.outputs], lambda _: head.id + 1),
     )
 
 
@@ -604,7 +617,9 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
     check_partitions(partitions)
     operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
     begun, needs = origin(checkpoint.marker.job_id), needs_of_graph(graph)
-    return successor(begun, "fence", checkpoint.writer, now_us(), operators=operators, needs=needs)
+    return successor(
+        begun, "fence", checkpoint.writer, now_us(), operators=operators, outputs=graph.several, needs=needs
+    )
 
 
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import EXPECTATION, PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
-from tidestate.operators.plan.stages import COMPUTED, put_back, with_arrived
+from tidestate.operators.plan.stages import COMPUTED, rows_put_back, with_arrived
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, Output
@@ -116,7 +116,7 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
             ledger = with_arrived(stages, ledger, can_run)
         else:
             named_now = written.rename_columns([names.get(name) or name for name in written.column_names])
-            ledger, can_run = put_back(stages, ledger, named_now, plan.input.read_names)
+            ledger, can_run = rows_put_back(stages, ledger, named_now, plan.input.read_names)
             can_run = np.zeros(ledger.num_rows, bool) if stages is None else can_run
     for stay, why in ((undecodable & ~can_run, _NOT_DECODED), (unexpected & ~can_run, _NOT_JUDGED)):
         if stay.any():

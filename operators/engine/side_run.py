@@ -30,7 +30,7 @@ from tidestate.operators.engine.tasks import RowsOfPartitions, Transport
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import ReplayedPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.manifest import Manifest, OperatorState, panes_of
 from tidestate.recovery.moves.fork import side_copy
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UnavailableError, expect
@@ -229,7 +229,7 @@ class SideRun(Generic[_B, _P]):
         emitted, self._emitted = self._emitted, []
         source = self._main.job.checkpoint
         try:
-            if first <= source.boundary().panes_gone:
+            if first <= source.boundary().any_gone("panes"):
                 raise NotFoundError("panes were deleted for their age", code="file-missing")
             files = [output.panes for output in source.outputs(first, until, of=self._head) if output.panes]
             was = [_panes_hash(self._main, refs) for refs in files]
@@ -297,7 +297,13 @@ def _panes_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...]) -> str:
     """What the panes of a checkpoint are, in any order: that depends on the store, and on where the job was started
     again. Lists and the like stay in the order of rows that are equal otherwise.
     """
-    panes = read_rows(driver.job.checkpoint, files, driver.job.plan.delivered_schema)
+    outputs = driver.job.graph.outputs.items()
+    hashes = [_output_hash(driver, panes_of(files, name), plan.delivered_schema) for name, plan in outputs]
+    return " ".join(hashes)
+
+
+def _output_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...], schema: pa.Schema) -> str:
+    panes = read_rows(driver.job.checkpoint, files, schema)
     columns = [
         column.cast(column.type.value_type) if pt.is_dictionary(column.type) else column for column in panes.columns
     ]

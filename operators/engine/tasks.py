@@ -582,7 +582,7 @@ def _step(
 ) -> tuple[TaskResult, Panes]:
     """Step the state partitions of ``span`` that have something to do."""
     plan, context = operator.plan, batch.context(operator, after)
-    is_output, is_read = plan.name == batch.graph.output.name, bool(batch.graph.readers(plan.name))
+    is_output, is_read = plan.name in batch.graph.outputs, bool(batch.graph.readers(plan.name))
     counters, emitted, chunks = [block.counters for block in arrived], Panes(), list[int]()
     times = [block.max_event_us for block in arrived if block.max_event_us is not None]
     ordered = sorted(arrived, key=lambda block: block.number)

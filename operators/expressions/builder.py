@@ -243,6 +243,11 @@ def as_expr(value: object) -> Expr:
     return Expr(literal_node(value))
 
 
+def condition_tree(condition: str | Expr) -> ExprNode:
+    """The tree of a condition, which may be text. Raises `UsageError` for what is neither."""
+    return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
+
+
 def as_column(value: object) -> Expr:
     """As `as_expr`, but text is the name of a column, as in the functions of PySpark."""
     return col(value) if isinstance(value, str) else as_expr(value)

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -61,6 +62,22 @@ class CallNode(
 
 
 ExprNode = ColumnNode | LiteralNode | CallNode
+
+
+class RowExpression(Protocol):
+    """What computes a value of each row: it is bound to the columns of the rows, and is pickled to tasks."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of what it computes."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+
+    def evaluate(self, rows: pa.Table) -> Values:
+        """One value for each row, of shape ``(rows,)``; it never raises."""
+
 
 prepare(CallNode)
 _CALL = msgspec.json.Encoder()

@@ -130,12 +130,13 @@ def panes_on_spark(
     checkpoint: CheckpointAt = None,
     *,
     net: bool = False,
+    operator: str | None = None,
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_panes` as a DataFrame, on every Spark. Its checkpoint is fixed when this is called; tasks read the files,
     so the executors must reach the root. Files without rows for the filter ``where`` are not read.
     """
-    return frame_of_scan(spark, panes_of_root(os.fspath(root), checkpoint, net=net), where)
+    return frame_of_scan(spark, panes_of_root(os.fspath(root), checkpoint, net=net, operator=operator), where)
 
 
 @checked

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from tidestate.operators.inspect.plan_from_manifest import output_columns_of, plan_of
-from tidestate.recovery.inspect.rows import operator_of, output_files
+from tidestate.recovery.inspect.rows import output_files, output_operator_of
 from tidestate.recovery.inspect.scanned import output_changes, output_columns, scan_of_files
 from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.manifest import Manifest, panes_of
 from tidestate.recovery.log.moments import checkpoint_at, counting
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
@@ -30,24 +30,29 @@ StreamOffset = Mapping[str, Any]
 class PaneStream:
     """The panes of the job at ``root`` since a checkpoint, by default all that are left. ``again``: whether panes
     that come again after a rewind are read again; otherwise a rewind to before a position ends the stream.
+    ``operator``: one of several outputs, by default the last.
     """
 
     root: str
     since: str | None = None
     again: bool = False
+    operator: str | None = None
 
     def first(self) -> StreamOffset:
         """The offset before the first pane: the checkpoint that was asked for, else the last whose panes have been
         collected.
         """
         folder = Checkpoint.open(self.root)
-        since = folder.boundary().panes_gone if self.since is None else checkpoint_at(folder, self.since)
-        return {"checkpoint": since, "run": ""}
+        if self.since is not None:
+            return {"checkpoint": checkpoint_at(folder, self.since), "run": ""}
+        head = folder.head()
+        name = output_operator_of(head.manifest, self.operator) if head is not None else ""
+        return {"checkpoint": folder.boundary().gone("panes", name), "run": ""}
 
     def check_retractions(self) -> None:
         """Raise `UsageError` (``retractions``) if panes of this job may retract others."""
         manifest = Checkpoint.open(self.root).chosen(None).manifest
-        name, _ = operator_of(manifest, None)
+        name = output_operator_of(manifest, self.operator)
         if plan_of(manifest, name).retracts:
             raise UsageError(
                 "some panes of this job retract others, and a query that counts the rows of the stream would "
@@ -62,11 +67,12 @@ class PaneStream:
         folder = Checkpoint.open(self.root)
         for entry in counting(folder, 0 if position is None else position["checkpoint"] + 1):
             manifest = entry if isinstance(entry, Manifest) else folder.load(entry).manifest
-            if manifest.panes:
+            if panes_of(manifest.panes, self.operator or manifest.output_names[-1]):
                 return {"checkpoint": manifest.id, "run": manifest.writer}
         if position is not None:
             return position
-        outputs = [output for output in folder.outputs(last=folder.boundary().id) if output.panes]
+        name = output_operator_of(folder.chosen(None).manifest, self.operator)
+        outputs = [output for output in folder.outputs(last=folder.boundary().id) if output.panes_of(name)]
         return {"checkpoint": outputs[-1].id, "run": outputs[-1].run} if outputs else self.first()
 
     def between(self, start: StreamOffset, end: StreamOffset) -> RowScan:
@@ -78,18 +84,19 @@ class PaneStream:
         folder = Checkpoint.open(self.root)
         for position in (start, end):
             self._check(folder, position)
-        withdrawals, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes")
-        if any(output.panes for output in withdrawals) and not self.again:
+        manifest = folder.chosen(None).manifest
+        name = output_operator_of(manifest, self.operator)
+        withdrawals, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes", name)
+        withdrawn = [output.id for output in withdrawals if output.panes_of(name)]
+        if withdrawn and not self.again:
             raise IncompatibleError(
                 "the root was rewound to before panes that this stream has read: rewind its reader too, or read "
                 "them again with the option rewound=again",
                 code="stream-rewound",
                 root=self.root,
                 read_up_to=start["checkpoint"],
-                withdrawn_from=min(output.id for output in withdrawals if output.panes),
+                withdrawn_from=min(withdrawn),
             )
-        manifest = folder.chosen(None).manifest
-        name, _ = operator_of(manifest, None)
         files = list(output_files(new, "panes", name))
         columns = output_columns(folder.objects, files, partial(output_columns_of, manifest, name, "panes"))
         return scan_of_files(folder, columns, [(file, {}) for file in files])

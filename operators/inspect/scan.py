@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from tidestate.operators.inspect.net import check_net, marks_retractions, net_scan
 from tidestate.operators.inspect.plan_from_manifest import output_columns_of, plan_of
-from tidestate.recovery.inspect.rows import operator_of, output_files
+from tidestate.recovery.inspect.rows import operator_of, output_files, output_operator_of
 from tidestate.recovery.inspect.scanned import (
     change_scan,
     checkpoint_scan,
@@ -33,20 +33,23 @@ ScanRoot = str | os.PathLike[str] | Checkpoint
 
 
 @checked
-def scan_panes(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False) -> ds.Dataset:
+def scan_panes(
+    root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False, operator: str | None = None
+) -> ds.Dataset:
     """The panes that the job has emitted up to a checkpoint, in order, with the ``checkpoint`` of each as a column.
 
     ``checkpoint``: its id, or a time for the newest created by then; by default the newest. Its panes are those that
     counted then: of one that a reset has abandoned since, the panes before the reset. Columns that the job had at any
     time are there, null where it had them not. ``net``: only what counts, which is the last pane of each window and
-    key unless it was retracted; of a join, rows that were not retracted.
+    key unless it was retracted; of a join, rows that were not retracted. ``operator``: one of several outputs, by
+    default the last.
 
     Filters on ``checkpoint`` open no other files, filters on other columns skip files by their statistics.
 
     Raises `NotFoundError` for a root or a checkpoint that is not there, and `UsageError` (``net-panes``) for the net
     of a job whose panes are parts of results.
     """
-    return panes_of_root(root, checkpoint, net=net).dataset()
+    return panes_of_root(root, checkpoint, net=net, operator=operator).dataset()
 
 
 @checked
@@ -93,16 +96,19 @@ def scan_changes(
 
     ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
     ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
-    ``kind``: panes, or late for the ledger of an ``operator``. A program that remembers ``until`` and asks from there
+    ``kind``: panes, of one of several outputs, or late for the ledger of an ``operator``. A program that remembers
+    ``until`` and asks from there
     next time sees each row once, whatever was rewound. Raises as `scan_panes`.
     """
     return changes_of_root(root, since, until, kind, operator).dataset()
 
 
-def panes_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False) -> RowScan:
+def panes_of_root(
+    root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False, operator: str | None = None
+) -> RowScan:
     """`scan_panes`, not yet a dataset."""
     folder, manifest = _at(root, checkpoint)
-    name, _ = operator_of(manifest, None)
+    name = output_operator_of(manifest, operator)
     columns = partial(output_columns_of, manifest, name, "panes")
     plan = plan_of(manifest, name) if net else None
     if plan is None or not marks_retractions(plan):
@@ -147,7 +153,7 @@ def changes_of_root(
             found=kind,
         )
     folder, manifest = _at(root, until)
-    name, _ = operator_of(manifest, operator if kind == "late" else None)
+    name = output_operator_of(manifest, operator) if kind == "panes" else operator_of(manifest, operator)[0]
     first = checkpoint_at(folder, since)
     return change_scan(folder, first, manifest.id, kind, name, partial(output_columns_of, manifest, name, kind))
 

@@ -42,8 +42,16 @@ def _changes(root: str, options: Options) -> RowScan:
 
 
 TABLE_KINDS: dict[str, tuple[Callable[[str, Options], RowScan], set[str]]] = {
-    "panes": (lambda root, options: panes_of_root(root, options.get("checkpoint")), {"checkpoint"}),
-    "net": (lambda root, options: panes_of_root(root, options.get("checkpoint"), net=True), {"checkpoint"}),
+    "panes": (
+        lambda root, options: panes_of_root(root, options.get("checkpoint"), operator=options.get("operator")),
+        {"checkpoint", "operator"},
+    ),
+    "net": (
+        lambda root, options: panes_of_root(
+            root, options.get("checkpoint"), net=True, operator=options.get("operator")
+        ),
+        {"checkpoint", "operator"},
+    ),
     "late": (
         lambda root, options: late_of_root(root, options.get("checkpoint"), options.get("operator")),
         {"checkpoint", "operator"},
@@ -59,7 +67,7 @@ TABLE_KINDS: dict[str, tuple[Callable[[str, Options], RowScan], set[str]]] = {
 }
 """The kinds of tables, each with the options that it takes."""
 CHOICES = {"rewound": ("fail", "again"), "retractions": ("fail", "keep")}
-STREAM_OPTIONS = {"since", *CHOICES}
+STREAM_OPTIONS = {"since", "operator", *CHOICES}
 
 
 class TidestateSource(DataSource):  # type: ignore[misc]
@@ -96,12 +104,14 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         arguments = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
         if arguments["kind"] != "panes" or any(arguments[name] not in choices for name, choices in CHOICES.items()):
             raise UsageError(
-                "a stream can only read panes, and takes the options since=, rewound=fail or again, and "
-                "retractions=fail or keep",
+                "a stream can only read panes, of one operator, and takes the options since=, rewound=fail or again, "
+                "and retractions=fail or keep",
                 code="read-option",
                 **{name: arguments[name] for name in ("kind", *CHOICES)},
             )
-        stream = PaneStream(arguments["path"], arguments.get("since"), arguments["rewound"] == "again")
+        stream = PaneStream(
+            arguments["path"], arguments.get("since"), arguments["rewound"] == "again", arguments.get("operator")
+        )
         if arguments["retractions"] == "fail":
             stream.check_retractions()
         return stream

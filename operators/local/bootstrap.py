@@ -25,7 +25,7 @@ from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
-from tidestate.operators.streams.stream import OperatorStream, StagedStream
+from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.statestore.errors import UsageError
@@ -203,16 +203,16 @@ def load_object(name: str) -> Any:
     return value
 
 
-def load_job(name: str) -> OperatorStream | StagedStream:
-    """The stream at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
+def load_job(name: str) -> OfGraph[Any]:
+    """The stream or job at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
     `UsageError`.
     """
     value = load_object(name)
     try:
-        job = value() if callable(value) and not isinstance(value, OperatorStream | StagedStream) else value
+        job = value() if callable(value) and not isinstance(value, OfGraph) else value
     except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
-    if not isinstance(job, OperatorStream | StagedStream):
+    if not isinstance(job, OfGraph):
         raise UsageError(
             "this is not a job: give MODULE:NAME of what .aggregate(…), .join(…) or another verb returned",
             code="bootstrap-job",

@@ -10,18 +10,19 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias
 
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import outputs_of
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.runs import Schemas
-from tidestate.operators.describe.sinks import ArrowSinks, Sinks
+from tidestate.operators.describe.runs import Panes, Schemas
+from tidestate.operators.describe.sinks import ArrowSinks, ArrowSinksByOutput, Sinks
 from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.emitted import emitted_by
+from tidestate.operators.engine.emitted import emitted_outputs
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.reprocess import late_rows
@@ -32,6 +33,7 @@ from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
@@ -47,7 +49,7 @@ from tidestate.statestore.stores.opening import open_store
 EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
 
 
-class Harness:
+class Harness(Generic[Panes]):
     """A job under test. ``schema`` is that of the input, or those of its streams by name; ``folder`` is
     its checkpoint root, by default a new one that goes with the harness;
     ``sink`` gets its panes, and ``late_sink`` the rows of its late ledger.
@@ -57,7 +59,7 @@ class Harness:
     `advance_processing_time` moves it.
     """
 
-    _remove: weakref.finalize[..., Harness] | None = None
+    _remove: weakref.finalize[..., Any] | None = None
     _is_closed = False
 
     @checked
@@ -70,7 +72,7 @@ class Harness:
         folder: str | os.PathLike[str] | None = None,
         partitions: int | None = None,
         generate: bool = True,
-        sink: ArrowSinks | None = None,
+        sink: ArrowSinks | ArrowSinksByOutput | None = None,
         late_sink: ArrowSinks | None = None,
         time_zone: str | None = None,
         streams: Sequence[str] | None = None,
@@ -80,7 +82,8 @@ class Harness:
         self._streams = JobStreams(description, streams, time_zone)
         self._schemas = plain_schemas(schema, time_zone)
         self._schema = self._streams.schemas(schema)
-        self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
+        self._store, self._generate, self._sinks = store or Memory(), generate, Sinks[pa.Table](sink, late_sink)
+        self._sinks = self._sinks.of(description.name, outputs_of(description))
         self._folder = checked_root(folder) if folder is not None else self._own_folder()
         self._now = 0
         self.restart()
@@ -117,33 +120,33 @@ class Harness:
         self._remove = weakref.finalize(self, _remove, folder, os.getpid())
         return folder
 
-    def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
+    def feed(self, rows: EventRows | Mapping[str, EventRows]) -> Panes:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
         manifest = self._open.batch([self._tables(rows)], self._now, lambda _id: Position())
-        return self._driver.rows(manifest)
+        return self._rows(manifest)
 
     @checked
     def reprocess_late(
         self, rows: EventRows | None = None, *, operator: str | None = None, reason: str | None = None
-    ) -> pa.Table:
+    ) -> Panes:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
         driver, table = self._open, None if rows is None else self._table(rows)
         events = late_rows(self._job, table, operator, reason)
         result = driver.reprocess_late(events, self._now) if events.tables else None
-        return driver.rows(result)
+        return self._rows(result)
 
-    def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:
+    def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> Panes:
         """Put back lost messages from a replay of the input, see `Standalone.rebuild`. Returns the panes."""
-        return self._driver.rows(self._open.rebuild([self._tables(replay)]))
+        return self._rows(self._open.rebuild([self._tables(replay)]))
 
     @checked
-    def advance_watermark(self, time: Moment) -> pa.Table:
+    def advance_watermark(self, time: Moment) -> Panes:
         """Move the watermark to ``time``; a step back is ignored. Returns the panes."""
         time_us = moment_us(time)
         return self._tick(lambda batch: batch.graph.reached(batch.progress, time_us, self._now))
 
     @checked
-    def advance_processing_time(self, time: Moment) -> pa.Table:
+    def advance_processing_time(self, time: Moment) -> Panes:
         """Move the clock to ``time``. Returns the panes. Raises `UsageError` for a step back."""
         time_us = clock_us(time)
         if time_us < self._now:
@@ -153,7 +156,7 @@ class Harness:
         self._now = time_us
         return self._tick(lambda batch: batch.after({}))
 
-    def finish(self) -> pa.Table:
+    def finish(self) -> Panes:
         """End the input: every window fires, and no more rows are accepted. Returns the panes."""
         return self._tick(MicroBatch.finished, drained=True)
 
@@ -235,7 +238,7 @@ class Harness:
 
     def _begin(self, policy: Policy) -> Job:
         graph = bind_graph(self.description, self._schema)
-        self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
+        self._sinks.fit(emitted_outputs(graph))
         job = Job.begin(
             graph,
             Checkpoint.open_or_create(self._folder),
@@ -276,8 +279,13 @@ class Harness:
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
         return _table_of_rows(rows, schemas)
 
-    def _tick(self, after: Callable[[MicroBatch], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
-        return self._driver.rows(self._open.tick(after, self._now, drained=drained))
+    def _rows(self, manifest: Manifest | None) -> Panes:
+        """The panes of a checkpoint."""
+        panes: Panes = self._driver.rows(manifest)
+        return panes
+
+    def _tick(self, after: Callable[[MicroBatch], dict[str, Progress]], *, drained: bool = False) -> Panes:
+        return self._rows(self._open.tick(after, self._now, drained=drained))
 
 
 def _table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

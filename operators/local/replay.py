@@ -47,9 +47,7 @@ class InputReplay:
         """Whether nothing is missing any more."""
         return not rebuilt(self._driver.job.graph, self._driver.head)
 
-    def take(
-        self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None
-    ) -> Iterator[pa.Table]:
+    def take(self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None) -> Iterator[Any]:
         """A batch by its number, or one after the others; ``spark`` is its position where it has Spark's. Yields the
         panes of a checkpoint that it makes.
         """
@@ -61,7 +59,7 @@ class InputReplay:
         if self._bytes >= PIECE_BYTES:
             yield self._put_back()
 
-    def finish(self) -> Iterator[pa.Table]:
+    def finish(self) -> Iterator[Any]:
         """Put back the rest, and count again what is missing. Yields the panes of the checkpoint."""
         if not self.over:
             yield self._put_back()
@@ -70,7 +68,7 @@ class InputReplay:
     def close(self) -> None:
         """It has written nothing that is to be removed."""
 
-    def _put_back(self) -> pa.Table:
+    def _put_back(self) -> Any:
         driver, pieces = self._driver, self._pieces or [{}]
         self._pieces, self._bytes = [], 0
         manifest = driver.rebuild(pieces)
@@ -104,9 +102,7 @@ class InputRunAgain:
         """Whether it needs no more batches."""
         return self._run.next_batch is None
 
-    def take(
-        self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None
-    ) -> Iterator[pa.Table]:
+    def take(self, number: int, streams: Mapping[str, pa.Table], spark: SparkPosition | None = None) -> Iterator[Any]:
         """As `InputReplay.take`; nothing is put back before the end."""
         step = self._run.next_batch
         if step is not None and number == step.batch and spark is not None:
@@ -126,7 +122,7 @@ class InputRunAgain:
         """Whether it could not run to its end, and `InputReplay` is to put back what it can."""
         return self._run.left_to_identities
 
-    def finish(self) -> Iterator[pa.Table]:
+    def finish(self) -> Iterator[Any]:
         """Put back what is missing, if the side run came to the state of the job. Yields no panes."""
         manifest = self._run.finish()
         yield from () if manifest is None else (self._driver.rows(manifest),)

@@ -31,7 +31,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
-from tidestate.operators.engine.emitted import emitted_by
+from tidestate.operators.engine.emitted import emitted_outputs
 from tidestate.operators.engine.job import Job, Position, Runner, check_runner, no_job_hook
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import batch_count
@@ -60,7 +60,7 @@ from tidestate.statestore.storage.objects import Objects
 log = logging.getLogger("tidestate")
 
 
-class StandaloneRunner(MeasuredByDriver, Standalone):
+class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
     """The `Standalone` of a description."""
 
     def __init__(
@@ -107,15 +107,15 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return facts_html(f"Standalone {self.description.name}", facts)
 
     @checked
-    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
+    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> Any:
         counts = progress is not False and shows_bars()
         panes = self._with_bar(batches) if counts else list(self.stream(batches))
         if drain and not self._is_stopped:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
-        return pa.concat_tables([driver.job.plan.delivered_schema.empty_table(), *panes])
+        return driver.all_rows(panes)
 
-    def stream(self, batches: Input) -> Iterator[pa.Table]:
+    def stream(self, batches: Input) -> Iterator[Any]:
         if self._requested is not None:
             self._requested.is_stopped = False  # which was of the run before
         failure: BaseException | None = None
@@ -127,12 +127,12 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         finally:
             self._end(failure)
 
-    def _of_input(self, batches: Input) -> Iterator[pa.Table]:
+    def _of_input(self, batches: Input) -> Iterator[Any]:
         if isinstance(batches, SparkInput):
             return self._sought_on_spark(batches)
         return self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
 
-    def _with_bar(self, batches: Input) -> list[pa.Table]:
+    def _with_bar(self, batches: Input) -> list[Any]:
         from tidestate.recovery.cli.progress_bar import bar
 
         with bar() as count:
@@ -142,7 +142,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             total = len(each) if isinstance(each, Sized) else None
             return list(self.stream(_counted(batch, count, done, total) for done, batch in enumerate(each)))
 
-    def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    def _stream(self, batches: Iterable[Batch]) -> Iterator[Any]:
         number, replay = -1, None
         for number, batch in enumerate(batches):
             table = self._streams.rows(batch)
@@ -186,7 +186,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         if replay is not None:
             yield from replay.finish()
 
-    def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
+    def _sought(self, source: SeekableInput) -> Iterator[Any]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         driver = self._begin(self._streams.schemas(source.schema))
         check_runner(driver.head, "standalone")
@@ -204,7 +204,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             after = InputPosition(number + 1, "", _plain(position))
             yield self._take(driver, streams, _marked(driver.job.graph, streams, after))
 
-    def _sought_on_spark(self, source: SparkInput) -> Iterator[pa.Table]:
+    def _sought_on_spark(self, source: SparkInput) -> Iterator[Any]:
         """As `_sought`, of input with Spark's positions."""
         if self._policy.messages == "replay" and type(source).read_again is SparkInput.read_again:
             raise UsageError(
@@ -237,7 +237,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def _take(
         self, driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Callable[[int], Position]
-    ) -> pa.Table:
+    ) -> Any:
         """The panes of the next batch; ``position`` as in `Driver.batch`."""
         self._serve(driver)
         with driver.lock:
@@ -272,7 +272,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def _read_again(
         self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SeekableInput
-    ) -> Iterator[pa.Table]:
+    ) -> Iterator[Any]:
         """What a source has up to the newest checkpoint, for a replay. Where it does not have it any more, the job
         goes on without.
         """
@@ -297,7 +297,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def _recorded_again(
         self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SparkInput
-    ) -> Iterator[pa.Table]:
+    ) -> Iterator[Any]:
         """As `_read_again`, batch by batch as manifests have recorded them, whichever runner has taken them."""
         recorded = recorded_positions(driver.job.checkpoint, driver.head)
         for number in range(replay.first, batch_count(driver.head)):
@@ -324,7 +324,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return has_begun(self._root)
 
     @checked
-    def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
+    def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> Any:
         batches = (self._streams.rows(one) for one in several(history))
         first = next(batches, None)
         if first is None:
@@ -340,7 +340,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             self._end()
 
     @checked
-    def drain(self, *, timeout_s: float | None = PATIENCE_S) -> pa.Table:
+    def drain(self, *, timeout_s: float | None = PATIENCE_S) -> Any:
         driver = self._started("nothing has run here: run(batches, drain=True) skips batches that are done")
         with driver.running(), driver.lock:
             return driver.rows(driver.head if driver.drain(timeout_s) else None)
@@ -356,7 +356,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     @checked
     def reprocess_late(
         self, rows: ArrowRows | None = None, *, operator: str | None = None, reason: str | None = None
-    ) -> pa.Table:
+    ) -> Any:
         driver = self._started("feed a batch first, or run again with the batches so far")
         given = None if rows is None else as_table(rows, self._time_zone)
         with driver.running(), driver.lock:
@@ -364,7 +364,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             back = late_rows(driver.job, given, operator, reason)
             return driver.rows(driver.reprocess_late(back) if back.tables else None)
 
-    def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:
+    def rebuild(self, replay: Batch | Iterable[Batch]) -> Any:
         panes = []
         try:
             for batch in several(replay):
@@ -376,7 +376,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         finally:
             self._end()
         driver = self._started("there is no replay: give one or more tables")
-        return pa.concat_tables([driver.job.plan.delivered_schema.empty_table(), *panes])
+        return driver.all_rows(panes)
 
     @property
     def head(self) -> Manifest:
@@ -384,7 +384,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def fit_sinks(self, graph: Graph) -> None:
         """Tell the sinks what they get. Raises `UsageError`."""
-        self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
+        self._sinks.fit(emitted_outputs(graph))
 
     def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:
         if self._driver is None:

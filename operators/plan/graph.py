@@ -91,15 +91,23 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name."""
+    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name.
+    ``several``: the names of its outputs, in the order of operators, where the last operator is not the only one.
+    """
 
     nodes: tuple[Node, ...]
     streams: dict[str, tuple[str, ...]]
+    several: tuple[str, ...] = ()
 
     @property
     def output(self) -> Plan:
-        """The output operator, the last one: the job delivers its panes."""
+        """The last operator, which always is an output: the job delivers its panes."""
         return self.nodes[-1].plan
+
+    @cached_property
+    def outputs(self) -> dict[str, Plan]:
+        """The operators whose panes the job keeps and delivers, by name."""
+        return {name: self.plans[name] for name in self.several or (self.output.name,)}
 
     @property
     def single(self) -> bool:

@@ -14,7 +14,7 @@ so they stay in the table, with a flag, until a generator that goes by the order
 The late ledger has of each row the columns that the operator sees, and beside them those that the stages read, as
 they arrived (`Stages.ledger_names`). So a row comes back from it in the form in which it came, and runs through the
 stages that the job has by then. `COMPUTED` says of each row which of its columns did not arrive like that; it is null
-for a row that was refused next to the state, where only what the operator sees is known (`put_back`).
+for a row that was refused next to the state, where only what the operator sees is known (`rows_put_back`).
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Stages:
         return rows.drop_columns([name for name in ledger_names if name in rows.column_names])
 
 
-def put_back(
+def rows_put_back(
     stages: Stages | None, ledger: pa.Table, written: pa.Table, read_names: Collection[str]
 ) -> tuple[pa.Table, Flags]:
     """Rows of the late ledger as the stages of now can take them, and which of them can run through these, shape

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.streams.stream import OperatorStream, StagedStream
+from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.statestore.errors import UsageError
 
 
 def streams_of_job(job: object) -> JobStreams:
     """The streams of ``job`` by the names that its user knows. Raises `UsageError` as `described_job`."""
-    names = job.graph.streams if isinstance(job, OperatorStream | StagedStream) else getattr(job, "names", None)
+    names = job.graph.streams if isinstance(job, OfGraph) else getattr(job, "names", None)
     return JobStreams(described_job(job), names)
 
 
@@ -18,7 +18,7 @@ def described_job(job: object) -> Runnable:
     """The description of ``job``: a stream, or what runs one. Raises `UsageError` for what has none."""
     if isinstance(job, Runnable):
         return job
-    if isinstance(job, OperatorStream | StagedStream):
+    if isinstance(job, OfGraph):
         return job.graph.description
     description = getattr(job, "description", None)
     if isinstance(description, Runnable):

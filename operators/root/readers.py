@@ -24,6 +24,7 @@ from tidestate.operators.inspect.scan import (
 from tidestate.operators.root.jobs import described_job
 from tidestate.operators.root.rooted import Rooted
 from tidestate.operators.root.rows import AnsweredRows
+from tidestate.recovery.inspect.rows import output_operator_of
 from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.manifest import Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, head_at
@@ -49,20 +50,41 @@ class RootReaders(Rooted):
     """
 
     @overload
-    def panes(self, *, net: bool = False, where: ds.Expression | None = None, spark: None = None) -> ds.Dataset: ...
+    def panes(
+        self,
+        *,
+        net: bool = False,
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: None = None,
+    ) -> ds.Dataset: ...
     @overload
-    def panes(self, *, net: bool = False, where: ds.Expression | None = None, spark: SparkSession) -> DataFrame: ...
+    def panes(
+        self,
+        *,
+        net: bool = False,
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession,
+    ) -> DataFrame: ...
     @checked
     def panes(
-        self, *, net: bool = False, where: ds.Expression | None = None, spark: SparkSession | None = None
+        self,
+        *,
+        net: bool = False,
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession | None = None,
     ) -> ds.Dataset | DataFrame:
         """The panes that the job has emitted, in order, with the ``checkpoint`` of each. ``net``: only what counts,
         which is the last pane of each window and key unless it was retracted; of a join, rows that were not.
+        ``operator``: one of the outputs of a job that has several, by default the last
+        (docs/how-to/several-outputs.md).
 
         Columns that the job had at any time are there, null where it had them not. Raises `UsageError`
         (``net-panes``) for the net of a job whose panes are parts of results.
         """
-        return _read(panes_of_root(self.url, self.moment, net=net), where, spark)
+        return _read(panes_of_root(self.url, self.moment, net=net, operator=operator), where, spark)
 
     @overload
     def late(
@@ -154,7 +176,8 @@ class RootReaders(Rooted):
 
         ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
         ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
-        ``of``: panes, or late for the ledger of an ``operator``. A program that remembers ``until`` and asks from
+        ``of``: panes, or late for the ledger; of an ``operator``, by default the last. A program that remembers
+        ``until`` and asks from
         there next time sees each row once, whatever was rewound.
         """
         if until is not None and self.moment is not None:
@@ -174,10 +197,14 @@ class RootReaders(Rooted):
         self._whole("checkpoints()")
         return checkpoints_of_root(self.url).dataset()
 
-    def pane_paths(self) -> list[str]:
-        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark."""
+    @checked
+    def pane_paths(self, *, operator: str | None = None) -> list[str]:
+        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark. Of
+        several outputs those of one ``operator``, by default the last.
+        """
         checkpoint, manifest = self._as_of()
-        return checkpoint.pane_paths(of=manifest)
+        name = None if operator is None else output_operator_of(manifest, operator)
+        return checkpoint.pane_paths(of=manifest, operator=name)
 
     @checked
     def manifest(self, checkpoint_id: int | None = None) -> Manifest:

@@ -146,7 +146,7 @@ def abandoned_output(checkpoint: Checkpoint) -> AbandonedOutput:
     for output in _all_outputs(checkpoint):
         runs.add(output.run)
         if head.abandons(output.id):
-            files = {output.delivery_id: output.panes, **output.ledgers}
+            files = {**output.emitted, **output.ledgers}
             deliveries |= {delivery: sum(ref.rows for ref in refs) for delivery, refs in files.items() if refs}
     return AbandonedOutput(head.id, head.abandoned, deliveries, frozenset(runs))
 

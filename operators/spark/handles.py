@@ -96,7 +96,7 @@ class QueryHandle(DurableQuery):
         return as_spark_progress(report)
 
     def explain(self, extended: bool = False) -> None:
-        print(path_text(self.scan))
+        print(path_text(self.scan), "Its figures: docs/how-it-works/how-rows-are-read.md.")
         self._spark_query.explain(extended)
 
     def metrics(self, operator: str | None = None) -> Metrics:

@@ -12,7 +12,7 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks, sink_name
-from tidestate.operators.engine.emitted import emitted_by
+from tidestate.operators.engine.emitted import emitted_outputs
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.platform import Platform
@@ -84,9 +84,9 @@ class StreamJob:
 
     def fit_sinks(self, graph: Graph) -> None:
         """Tell the sinks what they get, of which Spark makes DataFrames. Raises `UsageError`."""
-        emitted = emitted_by(graph.output, graph.plans.values())
+        emitted = emitted_outputs(graph)
         self.sinks.fit(emitted, on_spark=True)
-        offered = {"panes": [emitted.schema], "late": emitted.late}
+        offered = {"panes": [output.schema for output in emitted], "late": emitted[-1].late}
         for kind in self.sinks.each:
             for schema in offered[kind]:
                 check_case(self.stream.sparkSession, schema.names, schema.names)

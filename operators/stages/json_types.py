@@ -17,6 +17,8 @@ struct, list                  an object, an array, of these
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,13 +28,23 @@ from tidestate.operators.describe.stages import TimeUnit
 from tidestate.operators.stages.bad_rows import failing_rows
 from tidestate.statestore.arrays import Flags
 
-_INSTANT = (
-    r"\A(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
-    r"(?:[Tt ](?:(?P<time>[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)"
-    r"|(?P<fine>[0-9:]{8}\.[0-9]{6})[0-9]+))?"
-    r" ?(?P<zone>[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?\z"
+_LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DAY = (
+    r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
 )
-"""All that Arrow takes for an instant, and more: other letters, no offset, no time, further digits."""
+_HOUR, _SIXTIETH = r"(?:[01][0-9]|2[0-3])", r"[0-5][0-9]"
+_INSTANT = (
+    rf"\A(?P<date>{_DAY})"
+    rf"(?:[Tt ](?:(?P<time>{_HOUR}(?::{_SIXTIETH}(?::{_SIXTIETH}(?:\.[0-9]{{1,6}})?)?)?)"
+    rf"|(?P<fine>{_HOUR}:{_SIXTIETH}:{_SIXTIETH}\.[0-9]{{6}})[0-9]+))?"
+    rf" ?(?P<zone>[Zz]|[+-]{_HOUR}(?::?{_SIXTIETH})?)?\z"
+)
+"""All that Arrow takes for an instant, and more: other letters, no offset, no time, further digits. No day that the
+calendar does not have, and no hour that the day does not.
+"""
+_DAYS_OF_NANOSECONDS = "1677-09-20", "2262-04-13"
+"""A day before the first and behind the last that 64 bits of nanoseconds have, as offsets move an instant."""
 _FINER, _CUT = r"\A(.{19}\.[0-9]{6})[0-9]+", r"\1"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
@@ -85,13 +97,15 @@ def converted(column: pa.ChunkedArray, kind: pa.DataType, epoch: TimeUnit | None
     values = column.combine_chunks()
     values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
 
-    bad = np.zeros(len(values), bool)
-    if (column_values := _attempt(values, kind, epoch)) is not None:
-        return pa.chunked_array([column_values], kind), bad
-    bad |= _malformed(values, kind, epoch)
+    if (instances := _attempt(values, kind, epoch)) is not None:
+        return pa.chunked_array([instances], kind), np.zeros(len(values), bool)
+    # What is bad for a reason that a whole column can be asked for is found so; halving takes some calls for each.
+    bad = _misfits(values, kind, epoch)
     values = _without(values, bad)
-    bad |= failing_rows(len(values), lambda start, end: _attempt(values[start:end], kind, epoch) is None)
-    return pa.chunked_array([_as_type(_without(values, bad), kind, epoch)], kind), bad
+    if (instances := _attempt(values, kind, epoch)) is None:
+        bad |= failing_rows(len(values), lambda start, end: _attempt(values[start:end], kind, epoch) is None)
+        instances = _as_type(_without(values, bad), kind, epoch)
+    return pa.chunked_array([instances], kind), bad
 
 
 def _attempt(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> pa.Array | None:
@@ -106,12 +120,48 @@ def _without(values: pa.Array, bad: Flags) -> pa.Array:
     return pc.if_else(pa.array(~bad), values, pa.nulls(len(values), values.type)) if bad.any() else values
 
 
-def _malformed(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> Flags:
-    """Texts that are no instants by their form; of a whole column these are found without halving it."""
-    if not pt.is_timestamp(kind) or epoch is not None:
-        return np.zeros(len(values), bool)
-    flags: Flags = pc.fill_null(pc.invert(pc.match_substring_regex(values, _INSTANT)), False).to_numpy(False)
-    return flags
+def _misfits(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> Flags:
+    """Which values are surely none of this type: there may be more. Shape ``(values,)``."""
+    if pt.is_struct(kind) and isinstance(values, pa.StructArray):
+        parts = [_misfits(part, field.type, epoch) for part, field in zip(values.flatten(), kind, strict=True)]
+        flags: Flags = np.logical_or.reduce(parts)
+        return flags
+    if pt.is_list(kind) and isinstance(values, pa.ListArray):
+        bad = np.zeros(len(values), bool)
+        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
+        bad[parents[_misfits(values.flatten(), kind.value_type, epoch)]] = True
+        return bad
+    return pc.fill_null(pc.invert(_fits(values, kind, epoch)), False).to_numpy(zero_copy_only=False)
+
+
+def _fits(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> pa.Array:
+    """Whether texts and numbers may be of this type."""
+    if pt.is_date32(kind):
+        return pc.match_substring_regex(values, rf"\A{_DAY}\z")
+    if pt.is_timestamp(kind) and epoch is None:
+        well_formed = pc.match_substring_regex(values, _INSTANT)
+        # 64 bits of nanoseconds have few years.
+        return pc.and_(well_formed, _between(values, *_DAYS_OF_NANOSECONDS)) if kind.unit == "ns" else well_formed
+    if pt.is_timestamp(kind):
+        return _between(values, *_counts(kind, epoch or "us"))
+    if pt.is_decimal(kind):
+        digits = Decimal(10) ** (kind.precision - kind.scale)
+        unit = Decimal(10) ** -kind.scale
+        return _between(values, unit - digits, digits - unit)
+    return pa.array(np.ones(len(values), bool))
+
+
+def _between(values: pa.Array, least: object, most: object) -> pa.Array:
+    low, high = (pa.scalar(bound, values.type) for bound in (least, most))
+    return pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+
+
+def _counts(kind: pa.TimestampType, epoch: TimeUnit) -> tuple[int, int]:
+    """Numbers between which are all those that `_counted` takes, and few others."""
+    have, want = _PER_SECOND[epoch], max(_PER_SECOND[kind.unit], _PER_SECOND["us"])
+    # Of 64 bits in the type and in microseconds; a second more, as what is cut from a number may make it fit.
+    bound = min(2**63 * have // want + have, 2**63 - 1)
+    return -bound - 1, bound
 
 
 def _as_type(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> pa.Array:
@@ -134,11 +184,11 @@ def _as_type(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> pa.
 def _instants(texts: pa.Array, kind: pa.TimestampType) -> pa.Array:
     if (usual := _usual_instants(texts, kind)) is not None:
         return usual
+    if pc.any(pc.invert(pc.match_substring_regex(texts, _INSTANT))).as_py():
+        raise pa.ArrowInvalid("some texts are no instants")
     if (usual := _usual_instants(pc.replace_substring_regex(texts, _FINER, _CUT), kind)) is not None:
         return usual
     parts = pc.extract_regex(texts, _INSTANT)
-    if parts.null_count > texts.null_count:
-        raise pa.ArrowInvalid("some texts are no instants")
     date, time, fine, zone = (pc.struct_field(parts, name) for name in ("date", "time", "fine", "zone"))
     time = pc.binary_join_element_wise(time, fine, "")
     # Arrow reads an offset behind hours and minutes, but behind no date alone.

@@ -8,8 +8,8 @@ reading each value by itself, and are seen to before it is called:
   as values has one in each. (Without this ``{"a":[``, ``{}]}`` and ``{}{}`` would be three objects, of none of them.
   And Arrow 26 crashes over a block of nothing but ``null``.)
 - **A value is UTF-8**, which Arrow does not look at in values that are left out.
-- **A block that fails says which rows do.** Arrow names the row of a syntax error; that row is tried by itself, so a
-  reader that counts otherwise costs time and no row. All else is found by halves.
+- **A block that fails is read without the rows that do.** `tidestate.operators.stages.json_screen` finds most of them
+  in a pass over the block; what Arrow still refuses is found by halves. Only what Arrow has read is a row.
 
 Times are read as text and parsed here: Arrow's reader has no more digits than the type.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,7 @@ import pyarrow.json as pj
 
 from tidestate.operators.describe.stages import TimeUnit
 from tidestate.operators.stages.bad_rows import failing_rows
+from tidestate.operators.stages.json_screen import refused_values, repeated_names
 from tidestate.operators.stages.json_types import converted, wire_type
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import of_type
@@ -40,10 +42,9 @@ ROWS_SEARCHED = 1 << 10
 _BEGINS = rb"\A[ \t\r\n]*\{"
 _GOES_ON = rb"\}[ \t\r\n]*[^,}\] \t\r\n]"
 _STRING = rb'"(?:[^"\\]|\\.)*"'
-_LONG_NUMBER = rb"[0-9]{200}"
-"""In numbers of fewer digits Arrow sees itself whether a double holds them, by their exponents."""
+_LONG_NUMBER = rb"[0-9]{200}|[eE]\+?0*[1-9][0-9]{2}"
+"""What a number that no double holds has: that many digits, or an exponent above 99."""
 _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
-_ROW = re.compile(r"in row (\d+)")
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
@@ -73,18 +74,22 @@ class JsonReader:
         """Parse values, texts or bytes. Rows that are no such objects are left out; nothing raises for a value."""
         texts = pc.fill_null(values.cast(pa.large_binary()), b"{}").combine_chunks()
         tables, masks = [self.schema.empty_table()], [np.zeros(0, bool)]
-        edges = _block_edges(texts)
-        for start, end in pairwise(edges):
-            table, bad = self._block(texts[start:end])
+        doubtful = False
+        for start, end in pairwise(_block_edges(texts)):
+            table, bad, doubtful = self._block(texts[start:end], doubtful=doubtful)
             tables.append(table)
             masks.append(bad)
         bad = np.concatenate(masks)
         return DecodedValues(pa.concat_tables(tables), ~bad if bad.any() else None)
 
-    def _block(self, texts: pa.Array) -> tuple[pa.Table, Flags]:
-        """The rows of a block that are objects, and which are not."""
+    def _block(self, texts: pa.Array, *, doubtful: bool) -> tuple[pa.Table, Flags, bool]:
+        """The rows of a block that are objects, which texts are none, and whether Arrow refused some of them.
+        ``doubtful``: it will, so the block is not tried as a whole first.
+        """
         bad = _not_one_object(texts)
-        rows = self._parsed(texts, bad)
+        rows, refused = self._parsed(texts.filter(pa.array(~bad)) if bad.any() else texts, doubtful=doubtful)
+        doubtful = bool(refused.any())
+        bad[np.flatnonzero(~bad)[refused]] = True
         columns, misfits = list[pa.ChunkedArray](), np.zeros(rows.num_rows, bool)
         for field in self.schema:
             column, flags = converted(rows[field.name], field.type, self.epoch)
@@ -92,44 +97,35 @@ class JsonReader:
             misfits |= flags
         table = pa.table(columns, schema=self.schema)
         if not misfits.any():
-            return table, bad
+            return table, bad, doubtful
         bad[np.flatnonzero(~bad)[misfits]] = True
-        return table.filter(pa.array(~misfits)), bad
+        return table.filter(pa.array(~misfits)), bad, doubtful
 
-    def _parsed(self, texts: pa.Array, bad: Flags) -> pa.Table:
-        """The rows that are not ``bad``, as Arrow reads them; ``bad`` gets those that it does not read."""
-        good = texts.filter(pa.array(~bad)) if bad.any() else texts
-        try:
-            return self._read(good)
-        except _FAILED:
-            pass
-        parts = [self._failing(good[start : start + ROWS_SEARCHED]) for start in range(0, len(good), ROWS_SEARCHED)]
-        misfits = np.concatenate(parts)
-        bad[np.flatnonzero(~bad)[misfits]] = True
-        return self._read(good.filter(pa.array(~misfits)))
+    def _parsed(self, texts: pa.Array, *, doubtful: bool) -> tuple[pa.Table, Flags]:
+        """The rows that Arrow reads, and which texts it does not."""
+        if not doubtful and (rows := self._attempt(texts)) is not None:
+            return rows, np.zeros(len(texts), bool)
+        bad = refused_values(texts, self.schema, self.epoch)
+        for search in (partial(repeated_names, schema=self.schema), self._failing):
+            others = texts.filter(pa.array(~bad))
+            if (rows := self._attempt(others)) is not None:
+                return rows, bad
+            bad[np.flatnonzero(~bad)[search(others)]] = True
+        return self._read(texts.filter(pa.array(~bad))), bad
 
     def _failing(self, texts: pa.Array) -> Flags:
-        """Which rows Arrow does not read. It names the row of a syntax error or of a value of another kind, but not
-        that of a number that does not fit.
-        """
-        bad, start = np.zeros(len(texts), bool), 0
-        while start < len(texts) and (error := self._error(texts[start:])) is not None:
-            match = _ROW.search(error)
-            row = start + int(match[1]) if match else len(texts)
-            if row >= len(texts) or self._error(texts[row : row + 1]) is None:
-                break
-            bad[row], start = True, row + 1
-        rows = np.flatnonzero(~bad)
-        others = texts.take(pa.array(rows))
-        bad[rows[failing_rows(len(rows), lambda low, high: self._error(others[low:high]) is not None)]] = True
-        return bad
+        """Which rows Arrow does not read, by Arrow alone. Rare: numbers that two parsers see differently."""
+        parts = [texts[first : first + ROWS_SEARCHED] for first in range(0, len(texts), ROWS_SEARCHED)]
+        return np.concatenate([np.zeros(0, bool), *map(self._failing_of_few, parts)])
 
-    def _error(self, texts: pa.Array) -> str | None:
+    def _failing_of_few(self, texts: pa.Array) -> Flags:
+        return failing_rows(len(texts), lambda start, end: self._attempt(texts[start:end]) is None)
+
+    def _attempt(self, texts: pa.Array) -> pa.Table | None:
         try:
-            self._read(texts)
-        except _FAILED as error:
-            return str(error)
-        return None
+            return self._read(texts)
+        except _FAILED:
+            return None
 
     def _read(self, texts: pa.Array) -> pa.Table:
         """Rows of texts that are one object each. Raises what Arrow raises if one of them is none."""
@@ -173,7 +169,7 @@ def _not_one_object(texts: pa.Array) -> Flags:
 
 
 def _beyond_doubles(texts: pa.Array) -> Flags:
-    """Values with a number that no double holds, written with all its digits: Arrow takes it for infinity. Only
+    """Values with a number that no double holds, which Arrow takes for infinity if its exponent is below 309. Only
     values with so long a number are looked at one by one.
     """
     bad = np.zeros(len(texts), bool)
@@ -191,11 +187,16 @@ def _matches(texts: pa.Array, pattern: bytes) -> Flags:
 
 
 def _not_utf8(texts: pa.Array) -> Flags:
-    def fails(start: int, end: int) -> bool:
-        try:
-            texts[start:end].cast(pa.large_string())
-        except pa.ArrowInvalid:
-            return True
-        return False
+    try:
+        texts.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return np.array([not _is_utf8(text) for text in texts.to_pylist()], bool)
+    return np.zeros(len(texts), bool)
 
-    return failing_rows(len(texts), fails)
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

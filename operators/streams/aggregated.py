@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import AT
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import SlidingLifetimes, Windows
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput, StreamView, WatermarkSettings
 from tidestate.operators.streams.sides import delays_us, shared_order, sides_of, times_of

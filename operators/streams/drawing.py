@@ -37,7 +37,10 @@ class Box:
 
 
 def drawn(graph: JobGraph, calls: Mapping[str, str]) -> str:
-    """The operators right of what they read, each box with the ``calls`` that made it."""
+    """The operators right of what they read, each box with the ``calls`` that made it; of several outputs each says
+    that it is one.
+    """
+    calls = {name: f"{call}\n# an output" if name in graph.outputs else call for name, call in calls.items()}
     read = dict(zip(graph.operators, graph.inputs, strict=True))
     boxes = {box.name: box for box in _placed(_columns(read, graph.streams), calls)}
     width = max(box.x + box.width for box in boxes.values()) + 1

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.chain import Chain, outputs_of
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import Windowed
@@ -36,15 +36,21 @@ class JobGraph:
     inputs: tuple[tuple[str, ...], ...]
     names: Mapping[StreamInput | OperatorNode, str]
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs, where there are several."""
+        return outputs_of(self.description)
+
     def stored(self, by_stream: Mapping[str, _OfStream]) -> dict[str, _OfStream]:
         """What is given for each stream, by the names that a manifest has. Raises `UsageError` for other streams."""
         return JobStreams(self.description, self.streams).each(by_stream)
 
 
-def job_graph(last: OperatorNode) -> JobGraph:
-    """The operators that ``last`` needs, and itself. Raises `UsageError` for names that are not clear."""
+def job_graph(*outputs: OperatorNode) -> JobGraph:
+    """The operators that the ``outputs`` need, and themselves. Raises `UsageError` for names that are not clear."""
     walk = _Walk()
-    walk.visit(last)
+    for output in outputs:
+        walk.visit(output)
     operators = _named_operators(walk.operators)
     streams = _named_streams(walk)
     if twice := sorted(set(operators.values()) & set(streams.values())):
@@ -57,7 +63,9 @@ def job_graph(last: OperatorNode) -> JobGraph:
     order = tuple(dict.fromkeys(streams.values()))
     if len(descriptions) == 1 and _stands_alone(walk, descriptions[0]):
         return JobGraph(descriptions[0], order, tuple(operators.values()), inputs, names)
-    chained = Chain(tuple(descriptions), inputs, name=descriptions[-1].name)
+    # An operator that none reads is in the job as an output alone, so the last one always is one.
+    several = tuple(operators[node] for node in walk.operators if node in outputs) if len(outputs) > 1 else ()
+    chained = Chain(tuple(descriptions), inputs, several, name=descriptions[-1].name)
     return JobGraph(chained, tuple(chained.streams), tuple(chained.names), chained.inputs, names)
 
 
@@ -69,10 +77,14 @@ class _Walk:
     inputs: list[StreamInput] = field(default_factory=list)
     read: list[tuple[StreamInput, OperatorNode]] = field(default_factory=list)
     """Each input with each operator that reads it."""
+    _reached: set[OperatorNode] = field(default_factory=set)
 
     def visit(self, last: OperatorNode) -> None:
-        """Reach all that is in front of ``last``, and itself."""
+        """Reach all that is in front of ``last``, and itself, as far as an earlier visit has not."""
         for operator in after_parts(last, _operators_read):
+            if operator in self._reached:
+                continue
+            self._reached.add(operator)
             for node in operator.inputs:
                 if isinstance(node, StreamInput):
                     self.read.append((node, operator))

@@ -7,12 +7,11 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from tidestate.operators.aggregates.arithmetic import max_, min_
+from tidestate.operators.aggregates.functions import max_, min_
 from tidestate.operators.aggregates.timestamps import EndOfWindow
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import SIDE
-from tidestate.operators.describe.windowed import KnownMessages, LateRule, Retained, Windowed
+from tidestate.operators.describe.windowed import KnownMessages, LateRule, Merge, Retained, Windowed
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.streams.settings import SpanOrRetention, retention_of
 from tidestate.operators.streams.sides import columns_of

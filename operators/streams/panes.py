@@ -8,9 +8,11 @@ from typing import Self
 
 import msgspec
 
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Closing, OnTime, Trigger
 from tidestate.operators.describe.windowed import AccumulationMode, LateRule, Windowed
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.streams.aggregated import tolerance
 from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import OperatorNode
@@ -134,6 +136,29 @@ class PaneSettings(ABC):
         (read, *others) = self.operator.inputs
         panes = read.description if isinstance(read, OperatorNode) and not others else None
         return self._with(with_timestamp(self._windowed, choice, panes))
+
+    @recorded
+    def derive(self, **columns: Expr | str) -> Self:
+        """Columns of panes that are computed of the results of a window, its key and its bounds:
+        ``derive(share=col("large") / col("orders"))``; text is read as `expr` reads it. Each may read those before
+        it. They are stored with the pane that a window last emitted, so a retraction repeats what was emitted.
+        """
+        trees = {name: condition_tree(value) for name, value in columns.items()}
+        of_rows = {name: one for name, one in self._windowed.aggregates.items() if not isinstance(one, Derived)}
+        if taken := sorted(trees.keys() & of_rows.keys()):
+            raise UsageError(
+                "the panes already have a result of this name: choose another", code="aggregate-twice", names=taken
+            )
+        derived = {name: Derived(value=tree) for name, tree in trees.items()}
+        return self._with(msgspec.structs.replace(self._windowed, aggregates=of_rows | derived))
+
+    @recorded
+    def having(self, condition: Expr | str) -> Self:
+        """Emit panes only where the condition of their results, key and bounds is true: ``having(col("n") >= 3)``.
+        A window that met it and does so no longer takes its pane back, and nothing follows; hidden panes take no
+        number. Windows with several panes need ``accumulation("retracting")``; with one pane, any mode will do.
+        """
+        return self._with(msgspec.structs.replace(self._windowed, having=condition_tree(condition)))
 
     @recorded
     def in_order(self) -> Self:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import imported, tick_us
-from tidestate.operators.describe.runs import Schemas, SparkJob, Standalone
-from tidestate.operators.describe.sinks import ArrowSinks, Sinks, SparkSinks
+from tidestate.operators.describe.runs import Panes, Schemas, SparkJob, Standalone
+from tidestate.operators.describe.sinks import ArrowSinks, ArrowSinksByOutput, Sinks, SparkSinks, SparkSinksByOutput
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.streams.graph import JobGraph
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -35,7 +35,7 @@ rows before they are handed over (docs/how-it-works/how-rows-are-read.md).
 SHORTCUTS: tuple[Shortcut, ...] = get_args(Shortcut)
 
 
-class Runs(ABC):
+class Runs(ABC, Generic[Panes]):
     """Verbs that run what is in front of a stream, and its own operator."""
 
     @property
@@ -52,7 +52,7 @@ class Runs(ABC):
         *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | StoreName | None = None,
-        sink: SparkSinks | None = None,
+        sink: SparkSinks | SparkSinksByOutput | None = None,
         late_sink: SparkSinks | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
@@ -68,7 +68,8 @@ class Runs(ABC):
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
         False or raising `Refused` (docs/how-to/own-sink.md). Without a sink, panes are in the pane files of the
-        checkpoint, exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each
+        checkpoint, exactly once. Where the job has several outputs, `job`, sinks are given by their names.
+        ``late_sink`` gets the rows of the late ledger in the same way, those of each
         operator by themselves. ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``, ``"memory"``,
         or one with settings. ``partitions`` is the number of state partitions of a new root (default: Spark's default
         parallelism); ``tidestate rescale`` changes it. Every ``tick`` (default: 1 second) time advances without a
@@ -91,7 +92,7 @@ class Runs(ABC):
             names=graph.streams,
             checkpoint=root_with_options(checkpoint, storage_options),
             store=store_of(store),
-            sinks=Sinks(sink, late_sink),
+            sinks=Sinks(sink, late_sink).of(graph.description.name, graph.outputs),
             partitions=partitions,
             tick=tick_us(tick),
             policy=policy or Policy(),
@@ -107,7 +108,7 @@ class Runs(ABC):
         *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | StoreName | None = None,
-        sink: ArrowSinks | None = None,
+        sink: ArrowSinks | ArrowSinksByOutput | None = None,
         late_sink: ArrowSinks | None = None,
         partitions: int | None = None,
         policy: Policy | None = None,
@@ -115,7 +116,7 @@ class Runs(ABC):
         metrics: int | str | None = None,
         time_zone: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
-    ) -> Standalone:
+    ) -> Standalone[Panes]:
         """The same in this process, over batches of Arrow data, with the same checkpoint format, by default with one
         partition of state.
 
@@ -124,11 +125,11 @@ class Runs(ABC):
         ``"Europe/Berlin"``; without it they are no event times.
         """
         graph = self.graph
-        made: Standalone = imported("local.standalone", "StandaloneRunner")(
+        made: Standalone[Panes] = imported("local.standalone", "StandaloneRunner")(
             graph.description,
             root_with_options(checkpoint, storage_options),
             store_of(store),
-            Sinks(sink, late_sink),
+            Sinks(sink, late_sink).of(graph.description.name, graph.outputs),
             partitions,
             policy=policy or Policy(),
             retain=checkpoints,
@@ -147,15 +148,15 @@ class Runs(ABC):
         folder: str | PathLike[str] | None = None,
         partitions: int | None = None,
         generate: bool = True,
-        sink: ArrowSinks | None = None,
+        sink: ArrowSinks | ArrowSinksByOutput | None = None,
         late_sink: ArrowSinks | None = None,
         time_zone: str | None = None,
-    ) -> Harness:
+    ) -> Harness[Panes]:
         """A `Harness` for tests: feed rows, advance watermark and clock, read panes and state. ``schema`` is that of
         the input, or of each stream by name; else as `Harness` says.
         """
         graph = self.graph
-        made: Harness = imported("local.harness", "Harness")(
+        made: Harness[Panes] = imported("local.harness", "Harness")(
             graph.description,
             schema,
             store=None if store is None else store_of(store),

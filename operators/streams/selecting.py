@@ -8,18 +8,13 @@ from typing import get_args
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.stages import Compute, Expect, Otherwise, Select
 from tidestate.operators.describe.windows import PANE_TIME
-from tidestate.operators.expressions.builder import Expr, as_expr, expr
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.expressions.tree import ExprNode
 from tidestate.operators.streams.nodes import StreamView
 from tidestate.statestore.errors import UsageError
 
 LONGEST_NAME = 80
 """Of expectations, in letters."""
-
-
-def condition_tree(condition: Expr | str) -> ExprNode:
-    """The tree of a condition, or of its text. Raises `UsageError` for anything else."""
-    return (expr(condition) if isinstance(condition, str) else as_expr(condition)).tree
 
 
 def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[str, ExprNode]:
@@ -35,7 +30,9 @@ def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[s
 def expectation(
     view: StreamView, name: str, condition: Expr | str, otherwise: Otherwise, at_most: float | None
 ) -> Expect:
-    """An expectation of the rows of a stream. Raises `UsageError` (``expectation-name``, ``-otherwise``, ``-share``)."""
+    """An expectation of the rows of a stream. Raises `UsageError` (``expectation-name``, ``-otherwise``,
+    ``-share``).
+    """
     is_plain = name.strip() == name and name.isprintable() and 0 < len(name) <= LONGEST_NAME
     other_names = [stage.name for stage in view.stages if isinstance(stage, Expect)]
     if not is_plain or name in other_names:
@@ -58,7 +55,7 @@ def expectation(
     return Expect(name=name, condition=condition_tree(condition), otherwise=otherwise, at_most=at_most)
 
 
-def check_identity(view: StreamView) -> None:
+def check_raw_identity(view: StreamView) -> None:
     """Check that what the messages of a stream are known by is not computed. Raises `UsageError`."""
     computed_names = {name for stage in view.stages if isinstance(stage, Compute) for name in stage.makes}
     if names := sorted(computed_names & {view.offset, view.origin}):

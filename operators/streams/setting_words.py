@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import JoinRetention
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.output_origin import OutputOrigin
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -19,8 +19,9 @@ from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.describe.stages import Decode
 from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers, TriggerSide
 from tidestate.operators.describe.union import Union
-from tidestate.operators.describe.windowed import KnownMessages, Windowed
+from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
+from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
@@ -58,7 +59,8 @@ _WINDOWED: WordsOf = {
     "key": ("group_by",),
     "processing_time": ("processing_time",),
     "window": ("window", "lifetime"),
-    "aggregates": ("aggregate",),
+    "aggregates": ("aggregate", "derive"),
+    "having": ("having",),
     "allowed_lateness_us": ("allowed_lateness",),
     "late_rule": ("allowed_lateness(rule=)",),
     "ledger_columns": ("ledger_columns",),
@@ -220,7 +222,9 @@ def _of_windows(described: Windowed) -> dict[str, Any]:
         "lifetime": ends,
         "group_by": list(described.key),
         "window": windows,
-        "aggregate": _given(**described.aggregates),
+        "aggregate": _given(**{k: one for k, one in described.aggregates.items() if not isinstance(one, Derived)}),
+        "derive": _given(**{k: one for k, one in described.aggregates.items() if isinstance(one, Derived)}),
+        "having": None if described.having is None else expression_text(described.having),
         "allowed_lateness": _span(described.allowed_lateness_us),
         "allowed_lateness(rule=)": described.late_rule,
         "ledger_columns": list(described.ledger_columns),

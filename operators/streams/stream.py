@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 
 import msgspec
+import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Occurrence, Unmatched
 from tidestate.operators.describe.output_origin import OutputOrigin
@@ -22,21 +22,19 @@ from tidestate.operators.describe.stages import Compute, Filter, Otherwise, Stor
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
-from tidestate.operators.expressions.builder import Expr
+from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
-from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
+from tidestate.operators.streams.calls import MadeByVerb, VerbCall, expressions, recorded
 from tidestate.operators.streams.decoding import in_front, prepared_node
-from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.joined import joined
 from tidestate.operators.streams.joined_sessions import joined_by_session
 from tidestate.operators.streams.nodes import OperatorNode, StreamView, WatermarkSettings, WatermarkSource
+from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.readings import readings_of
-from tidestate.operators.streams.running import Runs
-from tidestate.operators.streams.selecting import check_identity, column_trees, condition_tree, expectation, selection
+from tidestate.operators.streams.selecting import check_raw_identity, column_trees, expectation, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
@@ -335,7 +333,7 @@ class Stream(MadeByVerb):
         return OperatorStream.of(made, tuple(pair.values()))
 
 
-class _Ran(Runs):
+class _Ran(OfGraph[pa.Table]):
     """What the streams have in common that can run: those that an operator makes, or stages."""
 
     view: StreamView
@@ -356,16 +354,6 @@ class _Ran(Runs):
         return replace(self, view=view)  # type: ignore[type-var]  # its subclasses are dataclasses
 
     @property
-    def streams(self) -> tuple[str, ...]:
-        """The names of the inputs of the job, in order."""
-        return self.graph.streams
-
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """The names of the operators of the job, in order: each comes after those it reads."""
-        return self.graph.operators
-
-    @property
     def graph(self) -> JobGraph:
         """The operators in front of this one, and itself. Raises `UsageError` for names that are not clear."""
         return job_graph(self.operator)
@@ -373,26 +361,6 @@ class _Ran(Runs):
     def by_hand(self, *_: Any, **__: Any) -> Any:
         """Raises `UsageError`: by hand there are windows, merges, joins and session joins."""
         raise UsageError(NOT_BY_HAND, code="operator-window", found=type(self.operator.description).__name__)
-
-    def explain(self) -> Explanation:
-        """The job as it was written, a line for each stream and operator; then, as comments, which of two readings
-        applies where the specifications of windows differ. Raises `UsageError` as `graph` does.
-        """
-        lines = [f"{name} = {calls}" for name, calls in self._expressions().items()]
-        described = self.graph.description
-        for operator in described.operators if isinstance(described, Chain) else (described,):
-            lines += [f"# {operator.name}: {reading}" for reading in readings_of(operator)]
-        return Explanation("\n".join(lines))
-
-    def _repr_html_(self) -> str | None:
-        """The job as a picture, for a notebook; none while names are not clear."""
-        try:
-            return drawn(self.graph, self._expressions())
-        except UsageError:
-            return None
-
-    def _expressions(self) -> dict[str, str]:
-        return expressions(self, self.graph.names)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -620,7 +588,7 @@ def prepared(stream: Stream) -> Stream:
 
 def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, Stream]:
     for stream in (left, right) if identity else ():
-        check_identity(stream.view)
+        check_raw_identity(stream.view)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 

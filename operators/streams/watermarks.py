@@ -8,11 +8,10 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.by_side import BySide, SideGenerator
 from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSettings, advance_time, settings_by_source

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate, OfExpressions
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
 from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, Select, Stage
@@ -29,7 +30,7 @@ from tidestate.operators.describe.windows import (
     WindowKind,
 )
 from tidestate.operators.expressions.printing import expression_text
-from tidestate.operators.expressions.tree import OfTree
+from tidestate.operators.expressions.tree import ExprNode, OfTree
 from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
@@ -40,8 +41,17 @@ from tidestate.statestore.spec.arrowtypes import type_text
 
 _POSITIONAL = {"column", "n", "q"}
 """Options of aggregates that are written without their names."""
+_OF_EXPRESSIONS = {"function", *OfExpressions.__struct_fields__}
+"""Fields that are no options, or are written as others."""
 _REQUIRED = {"n", "q", "interpolation"}
 """Those that a user gives, whatever their default is where they are stored; and one with another default there."""
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """An expression in the place of a column, which text alone would be the name of."""
+
+    tree: ExprNode
 
 
 @dataclass(frozen=True)
@@ -126,16 +136,24 @@ def _window(kind: WindowKind) -> str:
 
 
 def _aggregate(aggregate: Aggregate) -> str:
+    where = {} if aggregate.condition is None else {"where": expression_text(aggregate.condition)}
     if isinstance(aggregate, Accumulate | ApplyRows):
-        return f"agg.{aggregate.function}(…, name={value_text(aggregate.name)}, version={aggregate.version})"
+        identity = {"name": aggregate.name, "version": aggregate.version}
+        return f"agg.{aggregate.function}(…, {Arguments((), identity | where)})"
     defaults = dict(zip(aggregate.__struct_fields__[::-1], aggregate.__struct_defaults__[::-1], strict=False))
     options = {
         name: getattr(aggregate, name)
         for name in aggregate.__struct_fields__
-        if name != "function" and (name in _REQUIRED or getattr(aggregate, name) != defaults.get(name, msgspec.UNSET))
+        if name not in _OF_EXPRESSIONS
+        and (name in _REQUIRED or getattr(aggregate, name) != defaults.get(name, msgspec.UNSET))
     }
     if aggregate.function == "median":
         options = {"column": aggregate.column}
+    if aggregate.expression is not None:
+        options = {"column": _Computed(aggregate.expression)} | {k: v for k, v in options.items() if k != "column"}
+    if aggregate.expression_by is not None:
+        options["by"] = _Computed(aggregate.expression_by)
+    options |= where
     args = tuple(value for name, value in options.items() if name in _POSITIONAL)
     named = {name: value for name, value in options.items() if name not in _POSITIONAL}
     return call_text(f"agg.{aggregate.function}", args, **named)
@@ -211,6 +229,7 @@ def _fields(function: str, value: Any) -> str:
 _TEXTS: tuple[tuple[Any, Any], ...] = (
     (WindowKind, _window),
     (EndOfWindow, lambda _: 'pane_timestamp("end_of_window")'),
+    (Derived, lambda derived: value_text(expression_text(derived.value))),
     (Aggregate, _aggregate),
     (Trigger, _trigger),
     (Bounded, _bounded),
@@ -230,6 +249,7 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (Update, lambda update: call_text("period", (text_of(update.period_us),), offset=_span(update.offset_us))),
     (pa.DataType, type_text),
     (Decode, _decode),
+    (_Computed, lambda value: call_text("expr", (expression_text(value.tree),))),
     (Stage, _stage),
     (OfTree, lambda value: value_text(expression_text(value.tree))),
 )

@@ -51,7 +51,8 @@ def _meaning(plan: GroupTables, column: str) -> str:
     for aggregate in (bound.aggregate for bound in plan.aggregates if bound.name == column):
         if isinstance(aggregate, EndOfWindow):
             return LAST
-        if aggregate.column == plan.input.event_time:
+        # Of some rows alone it may be later, or earlier, than that of all.
+        if aggregate.column == plan.input.event_time and aggregate.condition is None:
             return {"min": EARLIEST, "max": LATEST}.get(aggregate.function, "")
     return ""
 

@@ -107,11 +107,13 @@ def step_windows(
     emptied = np.zeros_like(fired)
     if plan.input.signed:
         fired, emptied = _signed(plan, groups, due, fired)
+    fired, emptied, hidden = _shown(plan, groups, values, due, fired, emptied)
     _check_fired(plan, groups, fired, context)
     retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
+    counters |= {"hidden": hidden}
     if rejected is not None:
         counters["window_closed"] = rejected.num_rows
     stays = ~phase.expired
@@ -196,6 +198,20 @@ def _signed(plan: GroupTables, groups: pa.Table, due: Numbers, fired: Numbers) -
         return fired * (left | emitted), np.zeros_like(due)
     emptied = due * (emitted & ~left)
     return fired * (left if plan.mode == "retracting" else left | emitted), emptied
+
+
+def _shown(
+    plan: GroupTables, groups: pa.Table, values: pa.Table, due: Numbers, fired: Numbers, emptied: Numbers
+) -> tuple[Numbers, Numbers, int]:
+    """If a condition says which panes are shown: which windows emit one, which are ``emptied``, whose last pane is
+    taken back and nothing follows; and how many panes are hidden.
+    """
+    if plan.shown is None:
+        return fired, emptied, 0
+    holds = plan.shown.holds(groups, values)
+    emitted = column_numbers(groups, EMITTED) > 0
+    taken_back = due * (emitted & ~holds)
+    return fired * holds, np.where(emptied > 0, emptied, taken_back), int(np.count_nonzero((fired > 0) & ~holds))
 
 
 def _masks(fired: Numbers) -> list[tuple[str, Flags]]:

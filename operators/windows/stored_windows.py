@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.derived_results import BoundDerived
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
@@ -48,9 +49,17 @@ class Asked:
     keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
     values: tuple[str, ...] | None = None
 
-    def computed(self, plan: GroupTables) -> list[BoundAggregate]:
-        """The aggregates of the plan that are computed."""
+    def answered(self, plan: GroupTables) -> list[BoundAggregate]:
+        """The aggregates of the plan that were asked for."""
         return [one for one in plan.aggregates if self.values is None or one.name in self.values]
+
+    def computed(self, plan: GroupTables) -> list[BoundAggregate]:
+        """These, and those that they are computed of."""
+        names = {one.name for one in self.answered(plan)}
+        for bound in reversed(plan.aggregates):
+            if bound.name in names and isinstance(bound, BoundDerived):
+                names |= {*bound.expression.columns}
+        return [one for one in plan.aggregates if one.name in names]
 
 
 EVERY_WINDOW = Asked()
@@ -111,7 +120,7 @@ def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
 
     Where the key or a result has the name of one of the last two, this one ends with an underscore.
     """
-    names = [START, END, *plan.input.key_names, *(aggregate.name for aggregate in asked.computed(plan))]
+    names = [START, END, *plan.input.key_names, *(aggregate.name for aggregate in asked.answered(plan))]
     fields = [plan.pane_schema.field(name) for name in names]
     numbers = [pa.field(name if name not in names else f"{name}_", pa.int64()) for name in (EVENTS, EMITTED_PANES)]
     return pa.schema([*fields, *numbers])
@@ -141,7 +150,7 @@ def windows_stored(
         if rows.num_rows:
             columns = [rows[START], rows[END], *(rows[name] for name in plan.input.key_names)]
             numbers = [rows[NET if plan.input.signed else ELEMENTS], rows[PANES]]
-            values = results(asked.computed(plan), rows)
+            values = results(asked.computed(plan), rows).select([one.name for one in asked.answered(plan)])
             schema = answer_schema(plan, asked)
             windows = pa.table([*columns, *values.columns, *numbers], schema=schema)
             if plan.tracked is not None:

@@ -60,6 +60,7 @@ from tidestate.operators.windows.names import (
     START,
     TIME_OF,
 )
+from tidestate.operators.windows.shown import PaneCondition
 from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
 from tidestate.statestore.arrays import Flags, Numbers, Values, constant
 from tidestate.statestore.errors import of_type
@@ -219,6 +220,8 @@ class GroupTables(WindowedPlan):
     """The number of the newest windows that are kept, by time; None: by ``retain_us`` alone."""
     tracked: TrackedOffsets | None = None
     """The offsets of messages that windows store; None for none."""
+    shown: PaneCondition | None = None
+    """Which panes are emitted, see `tidestate.operators.windows.shown`; None: all."""
 
     late_option = ".allowed_lateness(…)"
     future_option = ".allowed_lateness(future_tolerance=…)"
@@ -437,7 +440,7 @@ class GroupTables(WindowedPlan):
         empty, and a column of its own has it.
         """
         for bound in () if self.input.signed else self.aggregates:
-            if bound.aggregate.function == "count" and bound.aggregate.column is None:
+            if bound.aggregate.counts_rows:
                 return bound.state[0].name
         return ""
 

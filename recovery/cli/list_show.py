@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -179,7 +179,7 @@ def show(
     driver = running(checkpoint) if checkpoint_id is None else None
     if as_json:
         newest = head if checkpoint_id is None else _newest(checkpoint)
-        extra = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
+        extra = {"delivered": _delivered_facts(up_to), "running": None if driver is None else _driver(driver)}
         print_json(
             {
                 **full(head.manifest),
@@ -207,6 +207,12 @@ def _driver(driver: Lease) -> SummaryRow:
         "started": iso_text(driver.since_us),
         "waiting_since": iso_text(driver.waiting_us),
     }
+
+
+def _delivered_facts(up_to: Delivered) -> dict[str, Any]:
+    """What sinks have, as plain values; by output only where they differ."""
+    facts = msgspec.structs.asdict(up_to)
+    return facts if up_to.further else {name: value for name, value in facts.items() if name != "further"}
 
 
 def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
@@ -244,7 +250,10 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
         table.add_row("took", _phases(times.made))
         if times.earlier:
             table.add_row(f"the end of {times.earlier} took", _phases(times.finished))
-    table.add_row("delivered up to", f"checkpoint {up_to.panes}")
+    for name in manifest.outputs:
+        table.add_row(f"panes of {name}", f"delivered up to checkpoint {up_to.up_to('panes', name)}")
+    if not manifest.outputs:
+        table.add_row("delivered up to", f"checkpoint {up_to.panes}")
     if up_to.late_sink:
         table.add_row("late rows up to", f"checkpoint {up_to.late}")
     table.add_row("restore", predicted_restore_text(manifest))

@@ -28,6 +28,7 @@ from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.recovery.inspect.rows import (
     Wanted,
     operator_of,
+    output_operator_of,
     output_rows,
     output_schema,
     state_rows,
@@ -67,6 +68,7 @@ def print_panes(
     root: RootPath,
     first: First = None,
     last: Last = None,
+    operator: Operator = None,
     key: KeyOption = None,
     window: WindowOption = None,
     since: SinceOption = None,
@@ -76,8 +78,10 @@ def print_panes(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the panes that the job has emitted, checkpoint by checkpoint."""
-    _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
+    """Print the panes that the job has emitted, checkpoint by checkpoint; of several outputs those of one."""
+    _print_output(
+        root, "panes", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
+    )
 
 
 @verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
@@ -115,7 +119,8 @@ def _print_output(
 ) -> None:
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
-        name, _ = operator_of(checkpoint.chosen(None).manifest, operator)
+        head = checkpoint.chosen(None).manifest
+        name = output_operator_of(head, operator) if kind == "panes" else operator_of(head, operator)[0]
 
         def outputs() -> Iterable[OutputOf]:
             return checkpoint.outputs(first or 0, last)

@@ -53,7 +53,7 @@ def _undelivered(checkpoint: Checkpoint, last_id: int, deliveries: Delivered, li
     count = 0
     for output in checkpoint.outputs(last_id + 1):
         late = deliveries.late_sink and output.id > deliveries.late and output.late
-        count += bool(late or (output.id > deliveries.panes and output.panes))
+        count += bool(late or output.outstanding("panes", deliveries))
         if count > limit:
             break
     return count

@@ -105,6 +105,22 @@ def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorStat
     return name, manifest.operators[name]
 
 
+def output_operator_of(manifest: Manifest, name: str | None) -> str:
+    """The name of an output of a checkpoint; by default the last operator, which always is one. Raises
+    `NotFoundError` for another operator: its panes went to those that read it, and no file has them.
+    """
+    name, _ = operator_of(manifest, name)
+    if name not in manifest.output_names:
+        raise NotFoundError(
+            "the panes of this operator go to the operators that read it, and are not kept: read an output, one of "
+            "those listed, or make this one an output too, job(…)",
+            code="no-such-output",
+            found=name,
+            there=list(manifest.output_names),
+        )
+    return name
+
+
 def table_of(operator: OperatorState, name: str | None) -> TableSpec:
     """A table of an operator; by default the first."""
     specs = {spec.name: spec for spec in operator.tables}
@@ -132,8 +148,7 @@ def state_rows(
 def output_files(outputs: Iterable[Output], kind: str, operator: str) -> Iterator[OutputFile]:
     """The pane files (``kind`` is panes) or ledger files (late) of an operator, oldest first."""
     for output in outputs:
-        panes = (ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
-        for ref in output.late_of(operator) if kind == "late" else panes:
+        for ref in output.late_of(operator) if kind == "late" else output.panes_of(operator):
             yield OutputFile(output.id, output.run, ref)
 
 

@@ -60,7 +60,7 @@ def change_scan(
 
     Raises `NotFoundError` where one of the two is not there, or output after ``since`` has been deleted.
     """
-    changes = output_changes(checkpoint, since, until, kind)
+    changes = output_changes(checkpoint, since, until, kind, operator)
     withdrawals, new = (list(output_files(outputs, kind, operator)) for outputs in changes)
     columns = output_columns(checkpoint.objects, [*withdrawals, *new], otherwise)
     change = free_name(CHANGE, columns.names)
@@ -72,9 +72,11 @@ def change_scan(
 
 
 def output_changes(
-    checkpoint: Checkpoint, since: int, until: int, kind: OutputKind
+    checkpoint: Checkpoint, since: int, until: int, kind: OutputKind, operator: str
 ) -> tuple[list[Output], list[Output]]:
-    """Outputs that ``since`` has and ``until`` has not, and the other way round, both oldest first."""
+    """Outputs that ``since`` has and ``until`` has not, and the other way round, both oldest first. Raises as
+    `change_scan`, for an ``operator`` whose rows have been deleted.
+    """
     head = checkpoint.chosen(None).manifest
     for number in (since, until):
         if not 0 <= number <= head.id:
@@ -91,7 +93,7 @@ def output_changes(
         )
         withdrawals = [output for identity, output in before.items() if identity not in after]
         new = [output for identity, output in after.items() if identity not in before]
-    last_deleted = checkpoint.boundary().gone(kind)
+    last_deleted = checkpoint.boundary().gone(kind, operator)
     if since and min(_common(head, since), _common(head, until)) < last_deleted:
         raise NotFoundError(
             "the output between these checkpoints has been deleted: read everything that is left, and continue "

@@ -11,7 +11,16 @@ from typing import Annotated
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, Natural, Output, OutputKind, TimeUs, output_of, state_files
+from tidestate.recovery.log.manifest import (
+    Manifest,
+    Natural,
+    Output,
+    OutputKind,
+    TimeUs,
+    operator_of_file,
+    output_of,
+    state_files,
+)
 from tidestate.statestore.files.refs import FileRef
 
 
@@ -19,7 +28,8 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
     """No manifest at or below ``id`` counts any more, except pinned ones.
 
     ``outputs`` are the files that list the outputs of collected checkpoints, oldest first. Pane files of checkpoints
-    up to ``panes_gone`` have been deleted too, ledger files up to ``late_gone``.
+    up to ``panes_gone`` have been deleted too, ledger files up to ``late_gone``; of a job with several outputs those
+    of some up to a later one, ``further_gone``.
     """
 
     number: Natural
@@ -29,16 +39,23 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: tuple[FileRef, ...] = ()
     panes_gone: Natural = 0
     late_gone: Natural = 0
+    further_gone: dict[str, Natural] = {}
 
     def remaining(self, output: Output) -> Output:
         """The output of a checkpoint without the files that have been deleted."""
-        panes = () if output.id <= self.gone("panes") else output.panes
+        panes = tuple(ref for ref in output.panes if output.id > self.gone("panes", operator_of_file(ref)))
         late = () if output.id <= self.gone("late") else output.late
         return msgspec.structs.replace(output, panes=panes, late=late)
 
-    def gone(self, kind: OutputKind) -> int:
-        """The checkpoint up to which output of this kind has been deleted."""
-        return self.panes_gone if kind == "panes" else self.late_gone
+    def gone(self, kind: OutputKind, operator: str = "") -> int:
+        """The checkpoint up to which output of this kind has been deleted; of panes, those of one output, by default
+        of all outputs.
+        """
+        return max(self.panes_gone, self.further_gone.get(operator, 0)) if kind == "panes" else self.late_gone
+
+    def any_gone(self, kind: OutputKind) -> int:
+        """The checkpoint up to which some output of this kind has been deleted."""
+        return max(self.gone(kind), *(self.further_gone.values() if kind == "panes" else ()), 0)
 
     def needed(self, manifest: Manifest) -> Iterator[FileRef]:
         """The files that a checkpoint needs; one that was collected and is pinned needs its state only."""

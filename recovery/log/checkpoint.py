@@ -293,13 +293,18 @@ class Checkpoint:
             for _, read in self.load_each(wanted):
                 yield read().manifest
 
-    def pane_paths(self, *, of: Manifest | None = None) -> list[str]:
+    def pane_paths(self, *, of: Manifest | None = None, operator: str | None = None) -> list[str]:
         """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark. By
-        default of the newest checkpoint.
+        default of the newest checkpoint; of a job with several outputs those of one, by default the last.
 
         The folder may also contain files that a crash left behind; no manifest names those.
         """
-        paths = [self.objects.locate(ref.path) for output in self.outputs(of=of) for ref in output.panes]
+        manifest = of or (head.manifest if (head := self.head()) is not None else None)
+        if operator is None and manifest is not None and manifest.outputs:
+            operator = manifest.outputs[-1]
+        outputs = self.outputs(of=of)
+        files = (ref for one in outputs for ref in (one.panes if operator is None else one.panes_of(operator)))
+        paths = [self.objects.locate(ref.path) for ref in files]
         self.settle()
         return paths
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -286,20 +286,42 @@ class Spent(msgspec.Struct, frozen=True):
 
 class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
     """Up to which checkpoints sinks have acknowledged the panes, and the rows of late ledgers. ``late_sink``: the run
-    has a sink for these, so they are kept until it has accepted them.
+    has a sink for these, so they are kept until it has accepted them. ``further``: the outputs of a job with several
+    whose sinks are further than ``panes``.
     """
 
     panes: Natural = 0
     late: Natural = 0
     late_sink: bool = False
+    further: dict[str, Natural] = {}
 
-    def up_to(self, kind: OutputKind) -> int:
-        """The highest checkpoint of which a sink has acknowledged this."""
-        return self.panes if kind == "panes" else self.late
+    def up_to(self, kind: OutputKind, operator: str = "") -> int:
+        """The highest checkpoint of which a sink has acknowledged this; of panes, those of one output, by default of
+        all outputs.
+        """
+        return max(self.panes, self.further.get(operator, 0)) if kind == "panes" else self.late
 
     def reached(self, kind: OutputKind, checkpoint_id: int) -> Delivered:
-        """With this acknowledged up to a checkpoint; it never goes back."""
-        return msgspec.structs.replace(self, **{kind: max(self.up_to(kind), checkpoint_id)})
+        """With this acknowledged up to a checkpoint, of all outputs; it never goes back."""
+        reached = msgspec.structs.replace(self, **{kind: max(self.up_to(kind), checkpoint_id)})
+        further = {name: last for name, last in self.further.items() if last > reached.panes}
+        return reached if further == self.further else msgspec.structs.replace(reached, further=further)
+
+    def of_outputs(self, up_to: Mapping[str, int]) -> Delivered:
+        """With the panes of each output of a job acknowledged so far, and of no other."""
+        least = min(up_to.values())
+        further = {name: last for name, last in up_to.items() if last > least}
+        return msgspec.structs.replace(self, panes=least, further=further)
+
+
+def delivered_for(had: Delivered, of: Manifest, names: Sequence[str], otherwise: Callable[[str], int]) -> Delivered:
+    """What sinks ``had`` of the outputs of a manifest, for a job with these outputs: of one that is not among them as
+    ``otherwise`` says.
+    """
+    if not of.outputs and len(names) < 2:
+        return had
+    there = of.output_names
+    return had.of_outputs({name: had.up_to("panes", name) if name in there else otherwise(name) for name in names})
 
 
 class AnsweredRequest(msgspec.Struct, frozen=True):
@@ -331,7 +353,11 @@ class Manifest(msgspec.Struct, frozen=True):
     created_us: TimeUs
     """Wall clock, for people and for retention by age."""
     operators: dict[str, OperatorState]
-    """By name, in the order of the job; the panes of the last one are the job's."""
+    """By name, in the order of the job; the panes of the last one are the job's, with those of other ``outputs``."""
+    outputs: tuple[str, ...] = ()
+    """The operators whose panes the job keeps and delivers, two or more in their order, the last operator among
+    them; not in the file where it is the only one. Owner: the start.
+    """
     needs: Needs = ()
     """The capabilities that a reader needs, see `needs`; not in the file while there are none. Owner: the start,
     which adds to them; a reset has those of the checkpoint that it goes back to.
@@ -353,7 +379,8 @@ class Manifest(msgspec.Struct, frozen=True):
     scan: Scan | None = None
     """How the rows of this Spark batch were read. Only a batch has it."""
     panes: tuple[FileRef, ...] = ()
-    """The last operator's panes, of this checkpoint alone. Only a step has any."""
+    """The panes of all outputs, of this checkpoint alone, each output's in a folder of its name. Only a step has any.
+    """
     late: tuple[FileRef, ...] = ()
     """Ledger files of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
     delivered: Delivered = Delivered()
@@ -397,6 +424,11 @@ class Manifest(msgspec.Struct, frozen=True):
         """The number of state partitions of each operator."""
         return len(next(iter(self.operators.values())).partitions)
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The operators whose panes the job keeps: its outputs, or the last operator."""
+        return self.outputs or tuple(self.operators)[-1:]
+
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""
         return ledger_of(self.late, operator)
@@ -436,6 +468,16 @@ class Head:
 def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
     """The ledger files of one operator."""
     return tuple(ref for ref in late if ref.path.startswith(f"late/{operator}/"))
+
+
+def panes_of(panes: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
+    """The pane files of one output."""
+    return tuple(ref for ref in panes if ref.path.startswith(f"panes/{operator}/"))
+
+
+def operator_of_file(ref: FileRef) -> str:
+    """The operator whose panes or late rows a file has: its folder's name."""
+    return ref.path.split("/")[1]
 
 
 def state_files(manifest: Manifest) -> list[FileRef]:
@@ -480,12 +522,17 @@ def files_of(manifest: Manifest) -> Iterator[FileRef]:
     yield from manifest.spark.refs if manifest.spark is not None else ()
 
 
+FURTHER_PANES = ".panes"
+"""What ends the run of panes of a further output: names have no point, so it is that of no late rows."""
+
+
 @called("the id of a delivery", "result.id")
 @dataclass(frozen=True)
 class DeliveryId:
     """The identity of a delivery: the run that published the checkpoint, and the checkpoint's id.
 
-    A run is one start of the job, with a random id; for late rows the name of their operator follows it. Within a run
+    A run is one start of the job, with a random id; for late rows the name of their operator follows it, and for
+    panes of an output of several, but for those of the last operator, its name and ``.panes``. Within a run
     ``checkpoint`` only grows, so a sink that remembers the highest one of each ``run`` has every row once. Ids of
     different runs cannot be compared: a root that was restored from a copy, rewound or forked uses ids again, but
     never with the same run. ``str()`` is an idempotency key.
@@ -496,8 +543,13 @@ class DeliveryId:
 
     @property
     def operator(self) -> str:
-        """The operator that rejected these rows; empty for panes."""
-        return self.run.partition("-")[2]
+        """The operator that rejected these rows; empty for panes, but those of a further output, whose it is."""
+        return self.run.partition("-")[2].removesuffix(FURTHER_PANES)
+
+    @property
+    def kind(self) -> OutputKind:
+        """What these rows are: panes, or late rows."""
+        return "late" if self.operator and not self.run.endswith(FURTHER_PANES) else "panes"
 
     def __str__(self) -> str:
         return f"{self.run}-{self.checkpoint}"
@@ -506,8 +558,8 @@ class DeliveryId:
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """The output of a checkpoint: pane files, ledger files, when and by which run it was made, and what it read.
 
-    ``run`` is the manifest's ``writer``. ``spark`` is set for a Spark batch, and where Spark's log was rewritten:
-    then it lists all files read so far.
+    ``run`` is the manifest's ``writer``, and ``outputs`` are those of the job then, where it had several. ``spark``
+    is set for a Spark batch, and where Spark's log was rewritten: then it lists all files read so far.
     """
 
     id: Natural
@@ -516,21 +568,45 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()
     spark: SparkPosition | None = None
+    outputs: tuple[str, ...] = ()
 
     @property
     def delivery_id(self) -> DeliveryId:
-        """The identity under which its panes are delivered."""
+        """The identity under which the panes of the last operator are delivered, which are all of most jobs."""
         return DeliveryId(self.run, self.id)
+
+    @property
+    def emitted(self) -> dict[DeliveryId, tuple[FileRef, ...]]:
+        """The pane files of each output that has any, by the identity under which they are delivered."""
+        if not self.outputs:
+            return {self.delivery_id: self.panes} if self.panes else {}
+        # The last one has the identity that it would have alone: so its sinks know what they had before others came.
+        *further, last = self.outputs
+        runs = {**{name: f"{self.run}-{name}{FURTHER_PANES}" for name in further}, last: self.run}
+        files = {DeliveryId(run, self.id): panes_of(self.panes, name) for name, run in runs.items()}
+        return {delivery: refs for delivery, refs in files.items() if refs}
 
     @property
     def ledgers(self) -> dict[DeliveryId, tuple[FileRef, ...]]:
         """The ledger files of each operator that has any, by the identity under which their rows are delivered."""
-        names = dict.fromkeys(ref.path.split("/")[1] for ref in self.late)
+        names = dict.fromkeys(map(operator_of_file, self.late))
         return {DeliveryId(f"{self.run}-{name}", self.id): self.late_of(name) for name in names}
 
     def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
         """The files of its panes, or ledgers."""
         return self.panes if kind == "panes" else self.late
+
+    def panes_of(self, operator: str) -> tuple[FileRef, ...]:
+        """The pane files of one operator."""
+        return panes_of(self.panes, operator)
+
+    def accepted(self, kind: OutputKind, had: Delivered) -> tuple[FileRef, ...]:
+        """The files of its panes, or ledgers, that sinks have acknowledged, who ``had`` so much."""
+        return tuple(ref for ref in self.output(kind) if self.id <= had.up_to(kind, operator_of_file(ref)))
+
+    def outstanding(self, kind: OutputKind, had: Delivered) -> tuple[FileRef, ...]:
+        """The files of its panes, or ledgers, that they have not."""
+        return tuple(ref for ref in self.output(kind) if self.id > had.up_to(kind, operator_of_file(ref)))
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""
@@ -542,7 +618,15 @@ def output_of(manifest: Manifest) -> Output:
     spark = manifest.spark
     if spark is not None and manifest.kind not in ("batch", "bootstrap") and spark.read_ref is None:
         spark = None  # carried on from an earlier batch
-    return Output(manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark)
+    return Output(
+        manifest.id,
+        manifest.created_us,
+        manifest.writer,
+        manifest.panes,
+        manifest.late,
+        spark,
+        manifest.outputs,
+    )
 
 
 # Names of files below a root are read strictly: those that this project makes, and numbers in those of Spark.

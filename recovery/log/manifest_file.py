@@ -58,7 +58,9 @@ VERSION_CHARACTERS = 64
 REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
-_ABSENT = ("needs", "answered", "fed_by_operator")
+_ABSENT = ("needs", "answered", "fed_by_operator", "outputs")
+OUTPUTS = 16
+"""The most outputs of a job: what is delivered of each is in the name of a file."""
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -79,12 +81,23 @@ def check(manifest: Manifest) -> None:
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
     require(len(manifest.operators) <= MAX_OPERATORS, "operators")
     require(all(map(is_name, manifest.fed_by_operator)), "fed_by_operator")
+    _check_several(manifest)
     for name, operator in manifest.operators.items():
         require(is_name(name), "the name of an operator")
         _check_operator(name, operator, manifest.id)
     for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
         _check_outputs(folder, refs, manifest.id)
     _check_spark(manifest.spark)
+
+
+def _check_several(manifest: Manifest) -> None:
+    """Several outputs are operators, in their order, the last one among them."""
+    outputs = manifest.outputs
+    if outputs:
+        there = [name for name in manifest.operators if name in outputs]
+        is_several = list(outputs) == there and 2 <= len(outputs) <= OUTPUTS
+        require(is_several and outputs[-1] == next(reversed(manifest.operators)), "outputs")
+    require(set(manifest.delivered.further) <= set(outputs), "what is delivered of outputs")
 
 
 def check_root(job_id: str, bases: Sequence[str]) -> None:
@@ -96,6 +109,7 @@ def check_root(job_id: str, bases: Sequence[str]) -> None:
 def check_output(output: Output) -> None:
     """Raise `InvalidManifest` unless an entry of the output index can be one of ours."""
     require(output.id >= 1, "id")
+    require(len(output.outputs) <= OUTPUTS and all(map(is_name, output.outputs)), "outputs")
     for folder, refs in (("panes", output.panes), ("late", output.late)):
         _check_outputs(folder, refs, output.id)
     _check_spark(output.spark)
@@ -106,6 +120,7 @@ def check_boundary(boundary: Boundary) -> None:
     for ref in boundary.outputs:
         check_file(ref)
         require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
+    require(all(map(is_name, boundary.further_gone)), "further_gone")
 
 
 def check_file(ref: FileRef) -> None:
@@ -135,6 +150,8 @@ def _check_numbers(manifest: Manifest) -> None:
     require(manifest.parent_id < manifest.id, "parent_id")
     delivered = manifest.delivered
     require(max(delivered.panes, delivered.late, manifest.fed) <= manifest.id, "delivered or fed")
+    up_to = delivered.further.values()
+    require(all(delivered.panes < last <= manifest.id for last in up_to), "what is delivered of outputs")
     further = manifest.fed_by_operator.values()
     require(all(manifest.fed < last <= manifest.id for last in further), "fed_by_operator")
     if (answered := manifest.answered) is not None:
@@ -285,8 +302,8 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``answered``, ``fed_by_operator``, ``results``, ``buffers_by_side``, ``numbering`` and ``emitted``
-    where there are none.
+    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering`` and
+    ``emitted`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -394,15 +411,21 @@ CAPABILITIES: dict[str, str] = {
     "first-offsets/1": "windows of offsets of a side of a join start at its first offset, which the manifest records",
     "given-origins/1": "the engine gives origins to sources, and the ids by name are stored with the buffers",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
+    "most-common/1": "results are the values that occur most often, with their counts",
     "origins-of-output/1": "rows that an operator emits have the numbers of the buffer that they came in",
     "panes-by-element/1": "panes of single elements by arrival, of sessions, or beside a trigger by time",
     "panes-by-element-or-batch/1": "early panes are of elements and late ones of batches, or the reverse",
+    "several-outputs/1": "a job keeps and delivers the panes of several of its operators, as the manifest lists them",
     "rows-in-order/1": "a union or a time shift keeps rows until the watermark passes them",
+    "value-sketches/1": "groups are lists of values while these are few, then sketches: HLL, theta or KLL",
     "window-offsets/1": "windows store the first and last offset of their messages next to their aggregates",
     "rolling-windows/1": "windows of the last span before each event, whose events are stored by their times",
     "sessions-by-messages/1": "sessions are of the numbers of messages, which the manifest counts",
     "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
     "stages/1": "rows of a stream are decoded before an operator sees them, and its types are those that arrive",
+    "aggregates-of-expressions/1": "aggregates are of the rows that meet a condition, or of values computed of rows",
+    "derived-results/1": "results of windows are computed of other results",
+    "panes-by-condition/1": "a window emits a pane only where a condition of its results is true",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
@@ -430,6 +453,7 @@ class Changes(TypedDict, total=False):
     job_id: str
     epoch: int
     operators: dict[str, OperatorState]
+    outputs: tuple[str, ...]
     needs: tuple[str, ...]
     max_event_us: int | None
     processing_us: int | None
@@ -544,6 +568,9 @@ def _check_follows(was: Manifest, made: Manifest) -> None:
             delivered=made.delivered,
             before=was.delivered,
         )
+    for name in {*was.outputs} & {*made.outputs} if made.kind in STEPS else ():
+        before, after = was.delivered.up_to("panes", name), made.delivered.up_to("panes", name)
+        invariant(before <= after, "what was delivered of an output stays delivered", operator=name, id=made.id)
     has_output = made.panes or made.late or made.counters
     invariant(made.kind in STEPS or not has_output, "only a step has panes, ledgers and counters", kind=made.kind)
     if made.needs != was.needs:

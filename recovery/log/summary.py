@@ -55,11 +55,15 @@ def readable_time(text: str | None) -> str | None:
 
 
 def path_text(scan: Scan | None) -> str:
-    """The path that the rows of a batch on Spark took, and why, as a sentence."""
+    """The path that the rows of a batch on Spark took, and why, as a sentence: a row of the table of
+    docs/how-it-works/how-rows-are-read.md, which has the figures.
+    """
     if scan is None:
         return "No batch has been read so far."
+    if scan.direct and scan.in_driver:
+        return "The driver reads the files directly, without a Spark job, because they are small."
     if scan.direct:
-        return f"The {'driver reads' if scan.in_driver else 'tasks read'} the files directly."
+        return "The tasks read the files directly, because their rows are certain to be those that Spark would read."
     read = f"Spark reads the rows ({scan.reason})"
     if scan.partials is not None:
         return f"{read} and combines them into {scan.partials:,} partials, from which the driver goes on."
@@ -190,6 +194,7 @@ def full(manifest: Manifest) -> SummaryRow:
         "operators": [_operator(name, state) for name, state in manifest.operators.items()],
         "counters": manifest.counters,
         "totals": manifest.totals,
+        **({"outputs": list(manifest.outputs)} if manifest.outputs else {}),
         "pane_files": [_file(ref) for ref in manifest.panes],
         "late_files": [_file(ref) for ref in manifest.late],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidestate.recovery.inspect.verify import Finding, file_finding, spark_findings
@@ -11,7 +11,16 @@ from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, Output, OutputKind, output_of
+from tidestate.recovery.log.manifest import (
+    OUTPUT_KINDS,
+    Delivered,
+    Head,
+    Manifest,
+    Output,
+    OutputKind,
+    operator_of_file,
+    output_of,
+)
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
@@ -206,20 +215,23 @@ def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterat
     any.
     """
     had = delivered(checkpoint, newest)
-    due = {kind: had.up_to(kind) for kind in OUTPUT_KINDS if had.up_to(kind) and (kind == "panes" or had.late_sink)}
+    acknowledged = {"panes": [had.panes, *had.further.values()], "late": [had.late] if had.late_sink else []}
+    due: dict[OutputKind, int] = {kind: min(filter(None, acknowledged[kind]), default=0) for kind in OUTPUT_KINDS}
+    due = {kind: up_to for kind, up_to in due.items() if up_to}
     if not due:
         return
     boundary, least = checkpoint.boundary(), min(due.values())
     for output in outputs_below(checkpoint.objects, boundary, least + 1, manifest.id - 1):
         if not manifest.abandons(output.id):
-            yield from _not_had(output, due)
+            yield from _not_had(output, due, had)
     left = range(max(least, boundary.id) + 1, manifest.id)
     for _, read in checkpoint.load_each([number for number in left if not manifest.abandons(number)]):
-        yield from _not_had(boundary.remaining(output_of(read().manifest)), due)
+        yield from _not_had(boundary.remaining(output_of(read().manifest)), due, had)
 
 
-def _not_had(output: Output, due: Mapping[OutputKind, int]) -> Iterator[tuple[int, FileRef]]:
-    """The files of a checkpoint's output beyond what is acknowledged, by kind."""
-    for kind, had in due.items():
-        if output.id > had:
-            yield from ((output.id, ref) for ref in output.output(kind))
+def _not_had(output: Output, kinds: Iterable[OutputKind], had: Delivered) -> Iterator[tuple[int, FileRef]]:
+    """The files of a checkpoint's output beyond what is acknowledged, of these kinds."""
+    for kind in kinds:
+        for ref in output.outstanding(kind, had):
+            if had.up_to(kind, operator_of_file(ref)):  # else no sink has ever asked for it
+                yield output.id, ref

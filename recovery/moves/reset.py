@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import msgspec
@@ -19,7 +20,15 @@ from tidestate.recovery.inspect.verify import file_finding
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Delivered, Ids, Manifest, OutputKind, without_state
+from tidestate.recovery.log.manifest import (
+    OUTPUT_KINDS,
+    Delivered,
+    Ids,
+    Manifest,
+    delivered_for,
+    output_of,
+    without_state,
+)
 from tidestate.recovery.log.manifest_file import successor
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
@@ -34,7 +43,6 @@ from tidestate.recovery.spark.spark_checkpoint import (
 )
 from tidestate.recovery.spark.spark_log import with_lists
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
-from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import put_all
 
 
@@ -114,20 +122,22 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
         abandoned=ranges,
         # A damaged or missing manifest may have been a fence or a reset, with an epoch of its own.
         epoch=readable[top].epoch + 1 + newest - top,
-        delivered=delivered(checkpoint, _line({**readable, to: was}, to)[-1]),
+        delivered=_delivered_on(checkpoint, _line({**readable, to: was}, to)[-1], was),
         spark=spark,
     )
     _check_line(manifest, to)
     had = delivered(checkpoint, readable[top])
     undone = [old for old in readable.values() if to < old.id and not readable[top].abandons(old.id)]
-    repeats = [(old.id, sum(ref.rows for kind in OUTPUT_KINDS for ref in _had(old, kind, had))) for old in undone]
+    outputs = [output_of(old) for old in undone]
+    repeats = [(put.id, sum(ref.rows for kind in OUTPUT_KINDS for ref in put.accepted(kind, had))) for put in outputs]
     twice = tuple((number, rows) for number, rows in repeats if rows)
     return Reset(manifest.id, to, ranges, manifest.delivered, twice, max(ids, default=0), manifest, files)
 
 
-def _had(manifest: Manifest, kind: OutputKind, had: Delivered) -> tuple[FileRef, ...]:
-    """The files of a checkpoint with output that a sink has acknowledged."""
-    return manifest.output(kind) if manifest.id <= had.up_to(kind) else ()
+def _delivered_on(checkpoint: Checkpoint, last: Manifest, was: Manifest) -> Delivered:
+    """What sinks had of the outputs of the job as it ``was``, by the ``last`` checkpoint of its line."""
+    names, then = was.output_names, was.delivered
+    return delivered_for(delivered(checkpoint, last), last, names, partial(then.up_to, "panes"))
 
 
 def _check_line(manifest: Manifest, to: int) -> None:

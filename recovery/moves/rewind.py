@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, events_of
+from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, events_of, output_of
 from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.summary import iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
@@ -99,7 +99,7 @@ def plan_replay(checkpoint: Checkpoint, reset: Reset) -> Replay:
 
 def _repeated(undone: list[Manifest], kind: OutputKind, had: Delivered) -> tuple[RepeatedOutput, ...]:
     return tuple(
-        RepeatedOutput(manifest.id, sum(ref.rows for ref in refs), manifest.id <= had.up_to(kind))
+        RepeatedOutput(manifest.id, sum(ref.rows for ref in refs), bool(output_of(manifest).accepted(kind, had)))
         for manifest in reversed(undone)
         if (refs := manifest.output(kind))
     )

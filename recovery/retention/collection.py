@@ -256,7 +256,7 @@ def _with_index(
 ) -> tuple[Boundary, RetentionParts, dict[str, bytes]]:
     """The boundary with its output index, and the new index files; the current boundary if nothing changes."""
     was, files = contents.boundary, dict[str, bytes]()
-    facts = ("id", "panes_gone", "late_gone")
+    facts = ("id", "panes_gone", "late_gone", "further_gone")
     is_unchanged = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
     if is_unchanged and [ref for ref, _ in parts] == list(was.outputs):
         return was, parts, files

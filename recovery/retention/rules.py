@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from tidestate.recovery.log.boundary import Boundary, Pin
-from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, Output, OutputKind, state_files
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, Output, OutputKind, output_of, state_files
 from tidestate.statestore.arguments import called
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError, invariant
@@ -178,8 +178,9 @@ def next_boundary(
     if retention.panes_us is not None:
         limit = _aged(contents, retention.panes_us, at_us)
         panes, late = _acknowledged(contents, limit, "panes"), _acknowledged(contents, limit, "late")
+        panes, late = max(panes, was.panes_gone), max(late, was.late_gone)
         boundary = msgspec.structs.replace(
-            boundary, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
+            boundary, panes_gone=panes, late_gone=late, further_gone=_further_gone(contents, limit, panes)
         )
     parts: RetentionParts = []
     for ref, entries in contents.entries:
@@ -198,18 +199,21 @@ def next_boundary(
     return boundary, parts
 
 
+def _further_gone(contents: RootContents, limit: int, panes_gone: int) -> dict[str, int]:
+    """Up to which checkpoint panes go of each output that can go further than all: no sink holds the panes of other
+    outputs than its own.
+    """
+    had, was = contents.head.delivered, contents.boundary
+    ends = {name: min(limit, had.up_to("panes", name)) for name in contents.head.outputs}
+    gone = {name: max(ends.get(name, 0), was.gone("panes", name)) for name in {**was.further_gone, **ends}}
+    return {name: last for name, last in gone.items() if last > panes_gone}
+
+
 def _output(manifest: Manifest) -> Output:
     """The output as the index lists it: with Spark's position only if that lists files."""
     spark, batch = manifest.spark, manifest.kind == "batch"
     lists_files = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
-    return Output(
-        manifest.id,
-        manifest.created_us,
-        manifest.writer,
-        manifest.panes,
-        manifest.late,
-        spark if lists_files else None,
-    )
+    return msgspec.structs.replace(output_of(manifest), spark=spark if lists_files else None)
 
 
 def _entries(contents: RootContents, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
@@ -259,7 +263,14 @@ def unacknowledged(contents: RootContents, retention: CheckpointRetention, at_us
     ends = {kind: _acknowledged(contents, limit, kind) for kind in OUTPUT_KINDS}
     outputs = [output for _, entries in contents.entries for output in entries]
     outputs += [_output(contents.manifests[number]) for number in contents.ids if number in contents.manifests]
-    return sum(len(output.output(kind)) for output in outputs for kind in ends if ends[kind] < output.id <= limit)
+    had = contents.head.delivered
+    return sum(
+        # A ledger is kept for a sink of late rows alone.
+        len(output.outstanding(kind, had) if kind == "panes" else output.late)
+        for output in outputs
+        for kind in ends
+        if ends[kind] < output.id <= limit
+    )
 
 
 def reachable(contents: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:

@@ -21,8 +21,10 @@ from tidestate.statestore.spec.lists import list_values, ordered_lists, union_li
 from tidestate.statestore.spec.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
-GroupFunction = Callable[[pa.Table, Starts], pa.Table]
-"""Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key."""
+GroupFunction = Callable[..., pa.Table]
+"""Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key. Where
+the group has a ``limit``, that is a third argument.
+"""
 
 ENTRY_POINTS = "tidestate.combiners"
 """The group of entry points by which packages offer combiners; the name of one is that of the combiner."""
@@ -177,6 +179,6 @@ def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Star
         return union_lists(rows, starts)
     if name == "moments":
         return combine_moments(rows, starts)
-    result = registered(name, version)(rows, starts)
+    result = registered(name, version)(rows, starts, *([limit] if limit else []))
     invariant(result.num_rows == len(starts), "a combiner gives one row a key", name=name, keys=len(starts))
     return result

@@ -76,7 +76,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     ``arg_min``, ``arg_max``, ``arg_max_newest`` ``by`` one of the columns; ``moments`` of a count (int64), a mean and
     an m2 (double); ``smallest`` and ``largest`` of lists, side by side, ``by`` one of them, ``limit`` entries (0:
     all); ``union`` of a list; ``tally`` of a list and its counts (a list of int64); ``ranges`` of a list and the
-    smallest and largest number of each value (two lists of int64).
+    smallest and largest number of each value (two lists of int64). Your own combiner gets a ``limit`` that is not 0.
     """
 
     columns: tuple[str, ...]

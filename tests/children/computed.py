@@ -18,7 +18,9 @@ from tidestate.operators.engine.driver import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
 
-SCHEMA = pa.schema({"at": pa.timestamp("us", "UTC"), "item": pa.string(), "price": pa.int64(), "count": pa.int64()})
+ORDER_FIELDS = pa.schema(
+    {"at": pa.timestamp("us", "UTC"), "item": pa.string(), "price": pa.int64(), "count": pa.int64()}
+)
 
 
 def computed_sums() -> Any:
@@ -40,7 +42,7 @@ def orders() -> list[pa.Table]:
         for place in range(12):
             time = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=3 * number + place % 5 - 20 * (place == 7))
             rows.append({"at": time, "item": "ab"[place % 2], "price": place, "count": place % 3})
-        batches.append(pa.Table.from_pylist(rows, SCHEMA))
+        batches.append(pa.Table.from_pylist(rows, ORDER_FIELDS))
     return batches
 
 

@@ -87,7 +87,9 @@ def written(job: OperatorStream) -> dict[str, Any]:
     if not isinstance(graph.description, Chain):
         return {"operators": [configuration_of(graph.description)], "inputs": {}}
     inputs = dict(zip(graph.operators, map(list, graph.inputs), strict=True))
-    return {"operators": [configuration_of(operator) for operator in graph.description.operators], "inputs": inputs}
+    operators = [configuration_of(operator) for operator in graph.description.operators]
+    outputs = {"outputs": list(graph.outputs)} if graph.outputs else {}
+    return {"operators": operators, "inputs": inputs, **outputs}
 
 
 def root_names(*runners: str) -> list[str]:

@@ -29,6 +29,7 @@ from tests.golden.inputs import (
     streams,
 )
 from tidestate import Aggregation, JoinedStream, OperatorStream, Stream, agg, trigger, watermark
+from tidestate.operators.expressions.builder import expr
 
 
 def _events(**about: Any) -> Stream:
@@ -187,8 +188,22 @@ CASES: dict[str, Callable[[], Case]] = {
     "aggregates_of_sets": lambda: case(
         _numbers(s=agg.set("name"), n=agg.count_distinct("v"), by=agg.count_by_value("name")), 38
     ),
+    "aggregates_of_expressions": lambda: case(
+        _numbers(n=agg.count(), some=agg.count(where="v > 2"), total=agg.sum("v", where="name != 'b'"),
+                 twice=agg.sum(expr("v * 2"), where="x is not null"), seen=agg.set("name", where="v % 2 = 0"),
+                 best=agg.first("name", by=expr("-v")), names=agg.list("name", where="v is null or v > 3")),
+        119,
+    ),
+    "shown": lambda: case(
+        _job(TEN).derive(share="total / n", more="share + n").having("n >= 2 and total > 3").accumulation("retracting")
+        .trigger(early=trigger.each_batch()), 120
+    ),
     "sketches": lambda: case(
         _numbers(about=agg.count_distinct_approx("name"), more=agg.count_distinct_approx("v")), 39
+    ),
+    "value_sketches": lambda: case(
+        _numbers(names=agg.hll("name", precision=7), values=agg.theta("v"), common=agg.most_common("name", 2),
+                 near=agg.quantile_approx("v", 0.5)), 44
     ),
     "own_function": lambda: case(
         _numbers(spread=agg.apply_rows(spread, columns=["v"], result_type=pa.int64(), name="spread",
@@ -351,6 +366,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "bundles": lambda: case(
         _known(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 115, sent_again=3
     ),
+    "outputs": lambda: case(_three_outputs(), 116),
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
@@ -374,6 +390,16 @@ def _retained_apart(name: str, window: Any) -> Any:
     panes = _events(name="events").group_by("k").window(window).aggregate(n=agg.count(), values=agg.list("v"))
     late = panes.named(name).allowed_lateness("0 seconds", ledger_columns=["at"]).retain_windows("10 minutes")
     return late.accumulation("discarding").timed_by("window_end")
+
+
+def _three_outputs() -> ts.OutputsJob:
+    """Of two operators that read the stream, and one that reads the first of them."""
+    rows = _events()
+    by_key = rows.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+    by_key = by_key.named("by_key").allowed_lateness("20 seconds").accumulation("retracting")
+    together = by_key.group_by().window(TEN).aggregate(keys=agg.count(), total=agg.sum("total")).named("together")
+    sessions = rows.group_by("name").window(ts.sessions("3 seconds")).aggregate(n=agg.count()).named("sessions")
+    return ts.job(by_key, together.allowed_lateness("20 seconds").accumulation("retracting"), sessions)
 
 
 def _merged(window: Any) -> Aggregation:

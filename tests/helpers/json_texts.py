@@ -37,6 +37,7 @@ _NUMBERS = (
     *("1.5", "1.0", "1e2", "1E+2", "-0.0", "1e400", "NaN", "Infinity", "-Infinity", "0.001", "123456789.12", "1e38"),
     *("123456789012345678901234567890", "1e-400", "3.4e39", "12345678e2"),
     # The largest power of ten that a double holds, and what is beyond it with all its digits.
+    *("1.7e308", "1.8e308", "17976931348623157e292", "17976931348623159e+0292", "99999999999999999999.5"),
     *("1" + 308 * "0", "1" + 309 * "0", 400 * "9", "-" + 309 * "9" + ".0", "0." + 400 * "1"),
 )
 # Put in anywhere: halves of characters, marks of JSON, comments, a second object.

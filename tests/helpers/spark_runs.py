@@ -21,13 +21,14 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
-    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
-    one ``operator`` of a chain.
+    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; those of one
+    ``operator`` of a chain.
     """
     checkpoint = Checkpoint.open(root)
     found = []
     for one in checkpoint.outputs():
-        refs = one.late_of(operator) if operator else getattr(one, kind)
+        of_operator = one.late_of if kind == "late" else one.panes_of
+        refs = of_operator(operator) if operator else getattr(one, kind)
         tables = [pq.read_table(pa.BufferReader(checkpoint.objects.map(ref.path))) for ref in refs]
         if tables:
             found.append(rows(pa.concat_tables(tables)))

@@ -222,19 +222,23 @@ def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
     return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
 
 
-def holds_all_once(target: Target, form: Form, root: Path, delivery: str | None = None) -> int:
+def holds_all_once(
+    target: Target, form: Form, root: Path, delivery: str | None = None, operator: str | None = None
+) -> int:
     """Every pane of the root is there once, in this form, and of no other; how many rows that are, some of which take
-    others back. ``delivery``: the column that has the id.
+    others back. ``delivery``: the column that has the id; ``operator``: the output whose panes they are.
     """
-    rows = holds_once(target, form, root, delivery)
+    rows = holds_once(target, form, root, delivery, operator)
     assert rows > 20
-    assert "retract" in counting_panes(root, delivery)["kind"].to_pylist()
+    assert "retract" in counting_panes(root, delivery, operator)["kind"].to_pylist()
     return rows
 
 
-def holds_once(target: Target, form: Form, root: Path, delivery: str | None = None) -> int:
+def holds_once(
+    target: Target, form: Form, root: Path, delivery: str | None = None, operator: str | None = None
+) -> int:
     """The same of a job that has just begun, and may have little."""
-    panes = counting_panes(root, delivery)
+    panes = counting_panes(root, delivery, operator)
     names = [name for name in panes.column_names if form == "append" or name != "kind"]
     found = target.table()
     assert set(found.column_names) == {*names, *(["change"] if form == "changelog" else [])}
@@ -252,12 +256,14 @@ def holds_once(target: Target, form: Form, root: Path, delivery: str | None = No
     return found.num_rows
 
 
-def counting_panes(root: Path, delivery: str | None = None) -> pa.Table:
-    """The panes of the checkpoints that count, with the ids under which they are delivered."""
+def counting_panes(root: Path, delivery: str | None = None, operator: str | None = None) -> pa.Table:
+    """The panes of the checkpoints that count, of one output, with the ids under which they are delivered."""
     checkpoint, tables = Checkpoint.open(root), []
     for output in checkpoint.outputs():
-        for ref in output.panes:
+        for id_, ref in ((id_, ref) for id_, refs in output.emitted.items() for ref in refs):
+            if operator is not None and ref.path.split("/")[1] != operator:
+                continue
             panes = plain_table(pq.read_table(checkpoint.objects.locate(ref.path)))
-            ids = pa.array([str(output.delivery_id)] * panes.num_rows, pa.string())
+            ids = pa.array([str(id_)] * panes.num_rows, pa.string())
             tables.append(panes if delivery is None else panes.append_column(delivery, ids))
     return pa.concat_tables(tables)

@@ -52,6 +52,7 @@ from tests.helpers.runner_services import (
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators import JoinOperator, WindowOperator
+from tidestate.operators.expressions.builder import expr
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
@@ -130,6 +131,40 @@ def decoded(runner: type[Runner], tmp: Path) -> None:
     assert [row[:2] for row in evidence.ledger(tmp / "texts", ["value"])] == [(b"{", "undecodable")]
 
 
+def some_rows(runner: type[Runner], tmp: Path) -> None:
+    """Counts of rows by a condition and of a computed value are those of Python."""
+    stream = ts.stream(event_time="t", offset="at", origin="part").group_by("k").window(ts.tumbling("4 seconds"))
+    results = {"fourth": agg.count(where="at % 4 = 0"), "twice": agg.sum(expr("v * 2"), where="at % 2 = 0")}
+    described = stream.aggregate(n=agg.count(), **results).allowed_lateness("1 hour").accumulation("retracting")
+    found = runner(described, SCHEMA, tmp).run(BATCHES)
+    wanted: dict[tuple[float, str | None], list[int]] = {}
+    for row in MESSAGES:
+        counts = wanted.setdefault((float(time_of(row) // 4 * 4), row.k), [0, 0, 0])
+        counts[0] += 1
+        counts[1] += row.at % 4 == 0
+        counts[2] += 2 * row.v if row.at % 2 == 0 else 0
+    got = {
+        (start, k): [n, fourth, twice or 0]
+        for start, k, n, fourth, twice in columns(found, "window_start", "k", "n", "fourth", "twice")
+    }
+    assert got == wanted
+    assert any(0 < fourth < n for n, fourth, _ in got.values())
+
+
+def shown(runner: type[Runner], tmp: Path) -> None:
+    """Of the windows those with an odd number of rows, with the mean that is derived of two results."""
+    stream = ts.stream(event_time="t", offset="at", origin="part").group_by("k").window(ts.tumbling("4 seconds"))
+    described = stream.aggregate(n=agg.count(), total=agg.sum("v")).derive(mean="total / n").having("n % 2 = 1")
+    described = described.allowed_lateness("1 hour").accumulation("retracting")
+    found = columns(runner(described, SCHEMA, tmp).run(BATCHES), "window_start", "k", "mean")
+    values: dict[tuple[float, str | None], list[int]] = {}
+    for row in MESSAGES:
+        values.setdefault((float(time_of(row) // 4 * 4), row.k), []).append(row.v)
+    odd = [(*key, sum(of_window) / len(of_window)) for key, of_window in values.items() if len(of_window) % 2]
+    assert found == sorted(odd, key=repr)
+    assert 0 < len(odd) < len(values)
+
+
 def computed(runner: type[Runner], tmp: Path) -> None:
     """The windows of rows that are filtered and computed in the job are those of rows that came like that."""
     source = ts.stream(event_time="t", offset="at", origin="part").where("v > 3").with_columns(v="v * 2 + at")
@@ -142,6 +177,32 @@ def computed(runner: type[Runner], tmp: Path) -> None:
         rows.append(kept.set_column(kept.schema.get_field_index("v"), "v", values))
     plain = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour")
     assert found == runner(plain, SCHEMA, tmp / "rows").run(rows) != []
+
+
+def several_outputs(runner: type[Runner], tmp: Path) -> None:
+    """Each of two outputs has what its operator alone emits, and so have its sinks."""
+    events = ts.stream(event_time="t", offset="at", origin="part")
+    jobs = {name: of(events, ts.tumbling(size)).named(name) for name, size in (("short", "2 s"), ("long", "6 s"))}
+    taken: dict[str, list[pa.Table]] = {name: [] for name in jobs}
+    sinks_of_outputs = {name: lambda rows, _, name=name: taken[name].append(rows) for name in jobs}
+    runner(ts.job(*jobs.values()), SCHEMA, tmp / "both", sink=sinks_of_outputs).run(BATCHES)
+    for name, described in jobs.items():
+        alone = runner(described, SCHEMA, tmp / name)
+        alone.run(BATCHES)
+        found, wanted = (
+            ts.Root(tmp / root).panes(operator=name).to_table().drop_columns(["checkpoint"])
+            for root in ("both", name)
+        )
+        assert found.to_pylist() == wanted.to_pylist() == [row for rows in taken[name] for row in rows.to_pylist()]
+        assert found.num_rows > 3
+
+
+def no_several_outputs(_: type[Runner], tmp: Path) -> None:
+    events = ts.stream(event_time="t", offset="at", origin="part")
+    both = ts.job(*(of(events).named(name) for name in "ab"))
+    with pytest.raises(UsageError) as refused:
+        both.by_hand(SCHEMA, checkpoint=tmp)
+    assert refused.value.code == "operator-window"
 
 
 def joins(runner: type[Runner], tmp: Path) -> None:
@@ -322,11 +383,22 @@ TABLE: dict[str, Row] = {
     "messages known": Row(messages, "test_messages.py::test_the_orders_of_the_design"),
     "`get_windows`": Row(answers, "test_questions.py::test_tasks_answer_as_one_process_does"),
     "`sink=`": Row(sinks, "test_job.py::test_a_refused_delivery_comes_again_with_the_same_id"),
+    "several outputs": Row(
+        several_outputs,
+        "test_outputs.py::test_each_output_is_that_of_the_standalone_runner",
+        {"by hand": no_several_outputs},
+    ),
     "back pressure": Row(
         back_pressure,
         "test_sinks.py::test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so",
     ),
     "values decoded": Row(decoded, "test_decode.py::test_whoever_reads_the_rows"),
+    "aggregates of some rows": Row(
+        some_rows, "test_expressed_aggregates.py::test_whoever_reads_the_rows_takes_the_same_ones"
+    ),
+    "columns derived of results": Row(
+        shown, "test_expressed_aggregates.py::test_panes_are_shown_on_spark_as_in_one_process"
+    ),
     "rows left out": Row(computed, "test_compute.py::test_whoever_reads_the_rows"),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import tidestate as ts
-from tests.children.computed import SCHEMA, computed_sums, orders
+from tests.children.computed import ORDER_FIELDS, computed_sums, orders
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import write
 from tidestate import agg, col
@@ -78,4 +78,4 @@ def test_a_filter_and_a_column_are_those_of_spark(spark: SparkSession, tmp_path:
         query.processAllAvailable()
         query.stop(drain=True)
     assert evidence.panes(tmp_path / "ours") == evidence.panes(tmp_path / "spark")
-    assert SCHEMA.names == ["at", "item", "price", "count"]
+    assert ORDER_FIELDS.names == ["at", "item", "price", "count"]

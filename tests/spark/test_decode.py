@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.apis import REMOTE
 from tests.helpers.json_texts import Drawing
 from tests.helpers.spark_inputs import write
 from tidestate import Aggregation, agg
@@ -69,7 +70,7 @@ def test_whoever_reads_the_rows(spark: SparkSession, tmp_path: Path, read: str) 
     query = totals().on_spark(frame, checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
     assert query.manifest.scan is not None
-    assert query.manifest.scan.direct == (read == "direct")
+    assert query.manifest.scan.direct == (read == "direct" and not REMOTE), query.manifest.scan.reason
     query.stop(drain=True)
     totals().standalone(checkpoint=tmp_path / "alone", partitions=2).run(batches(), drain=True)
     assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone")
@@ -140,6 +141,8 @@ def test_from_json_reads_what_is_read_here(spark: SparkSession) -> None:
         if not len(schema):
             continue
         values = [value for _ in range(10) for value in drawing.values(schema) if value is not None]
+        if REMOTE:  # where a client gets texts as Arrow, which cannot be read if Spark has made them of other bytes
+            values = [value for value in values if _is_text(value)]
         ours = JsonReader(schema).read(pa.chunked_array([pa.array(values, pa.binary())]))
         flags = [True] * len(values) if ours.flags is None else ours.flags.tolist()
         frame = spark.createDataFrame(
@@ -159,6 +162,13 @@ def test_from_json_reads_what_is_read_here(spark: SparkSession) -> None:
                 assert other is not None, (value, schema)
                 assert other.pop("_bad") is None, (value, schema)
                 assert _plain(other) == _plain(row), (value, schema)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        return bool(value.decode()) or not value
+    except UnicodeDecodeError:
+        return False
 
 
 def _plain(value: Any) -> Any:

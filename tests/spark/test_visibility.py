@@ -74,7 +74,8 @@ def test_names_jobs_reports_and_gauges(
     capsys.readouterr()
     query.explain()
     path, _, plan = capsys.readouterr().out.partition("\n")
-    assert path.startswith("Spark reads the rows" if REMOTE else "The tasks read the files directly.")
+    assert path.startswith("Spark reads the rows" if REMOTE else "The tasks read the files directly, because")
+    assert path.endswith("Its figures: docs/how-it-works/how-rows-are-read.md.")
     assert plan.startswith("== Physical Plan ==")
 
     described = [] if REMOTE else jobs_of(spark)

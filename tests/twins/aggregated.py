@@ -15,6 +15,7 @@ from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Event, Naive
 from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.windows.plan import WindowPlan
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
@@ -87,6 +88,7 @@ SORTABLE: dict[str, tuple[Aggregate, Naive]] = {
     "number": (agg.count_distinct("v"), lambda events: len(naive.different(events))),
     "about": (agg.count_distinct_approx("v"), lambda events: len(naive.different(events))),
     "tally": (agg.count_by_value("v"), naive.tallied),
+    "common": (agg.most_common("v", 2), naive.commonest(2)),
     "ordered": (agg.sorted_list("v"), naive.listed("v")),
     "lower": (agg.quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
     "higher": (agg.quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
@@ -100,7 +102,15 @@ NUMERIC: dict[str, tuple[Aggregate, Naive]] = {
     "most": (agg.quantile("v", 1.0), naive.quantile(1, "linear")),
     "middle": (agg.median("v"), naive.quantile(0.5, "linear")),
     "quarter": (agg.quantile("v", 0.25), naive.quantile(0.25, "linear")),
+    "near": (agg.quantile_approx("v", 0.3), naive.rank(0.3)),
 }
+HASHED: dict[str, tuple[Aggregate, Naive]] = {
+    "sketch": (agg.hll("v"), naive.hll(12)),
+    "coarse": (agg.hll("v", precision=7), naive.hll(7)),
+    "hashes": (agg.theta("v"), naive.theta(12)),
+    "few_hashes": (agg.theta("v", lg_k=5), naive.theta(5)),
+}
+NOT_HASHED = ("decimal", "binary", "bool", "list", "struct")
 INTEGERS = st.one_of(st.integers(-4, 4), st.integers(-(2**62), 2**62))
 DOUBLES = st.one_of(
     st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf]), st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -125,7 +135,9 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], bool, bool]] = {
 
 def wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
     _, _, sortable, numeric = KINDS[kind]
-    return ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {})
+    return (
+        ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {}) | ({} if kind in NOT_HASHED else HASHED)
+    )
 
 
 def events_of(kind: str, least: int = 0) -> st.SearchStrategy[list[Event]]:
@@ -147,8 +159,26 @@ def table(kind: str, events: list[Event]) -> pa.Table:
 
 
 def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
     if isinstance(expected, (list, tuple)):
         return len(found) == len(expected) and all(map(same, found, expected))
     if isinstance(expected, float) and isinstance(found, float):
         return (naive.nan(expected) and naive.nan(found)) or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-6)
     return bool(found == expected)
+
+
+def lifted(plan: WindowPlan, events: pa.Table) -> pa.Table:
+    ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
+    sizes = [pa.array(np.ones(len(events), np.int64))] * (len(plan.part_values) - len(plan.state))
+    return pa.table([ends, events["k"], *sizes, *plan.lifted(events)], schema=plan.parts.schema)
+
+
+def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
+    results = {bound.name: bound.finish(folded) for bound in plan.aggregates}
+    assert {name: values.type for name, values in results.items()} == {
+        bound.name: bound.result_type for bound in plan.aggregates
+    }
+    keys = folded["k"].to_pylist()
+    lists = {name: values.to_pylist() for name, values in results.items()}
+    return {key: {name: lists[name][row] for name in lists} for row, key in enumerate(keys)}

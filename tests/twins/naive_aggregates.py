@@ -6,7 +6,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
+
+import datasketches
 
 Event = dict[str, Any]
 Naive = Callable[[list[Event]], Any]
@@ -73,6 +76,63 @@ def different(events: list[Event]) -> list[Any]:
 def tallied(events: list[Event]) -> list[tuple[Any, int]]:
     counts = Counter("nan" if nan(value) else value for value in values(events))
     return [(value, counts["nan" if nan(value) else value]) for value in different(events)]
+
+
+def commonest(n: int) -> Naive:
+    """Most often first, of equals the smallest."""
+    return lambda events: [
+        {"value": value, "count": count} for value, count in sorted(tallied(events), key=lambda pair: -pair[1])[:n]
+    ]
+
+
+def rank(q: float) -> Naive:
+    """The least number of which a share ``q`` of all is at or below it."""
+
+    def compute(events: list[Event]) -> float | None:
+        numbers = sorted(float(value) for value in values(events) if not nan(value))
+        return numbers[max(math.ceil(q * len(numbers)) - 1, 0)] if numbers else None
+
+    return compute
+
+
+def hashed(value: Any) -> int | float | str:
+    """What the library is given of a value."""
+    if isinstance(value, datetime):
+        return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return value.toordinal() - date(1970, 1, 1).toordinal()
+    if isinstance(value, int) and value >= 2**63:
+        return value - 2**64
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def hll(precision: int) -> Naive:
+    """The library over each value once, ascending, united with itself."""
+
+    def compute(events: list[Event]) -> bytes:
+        sketch = datasketches.hll_sketch(precision, datasketches.HLL_8)
+        plain = [hashed(value) for value in different(events)]
+        for value in sorted(plain, key=lambda value: (nan(value), value)):
+            sketch.update(value)
+        for _ in range(2):
+            union = datasketches.hll_union(precision)
+            union.update(sketch)
+            union.update(sketch)
+            sketch = union.get_result(datasketches.HLL_8)
+        return sketch.serialize_compact()
+
+    return compute
+
+
+def theta(lg_k: int) -> Naive:
+    def compute(events: list[Event]) -> bytes:
+        sketch, union = datasketches.update_theta_sketch(lg_k), datasketches.theta_union(lg_k)
+        for value in values(events):
+            sketch.update(hashed(value))
+        union.update(sketch)
+        return union.get_result().serialize()
+
+    return compute
 
 
 def quantile(q: float, interpolation: str) -> Naive:

@@ -340,6 +340,7 @@ CASES = (
     ),
     Case("early panes every batch, 100,000 keys", "spark, update mode, rocksdb", ">= 4", _grouped("early")),
     Case("median, 100,000 keys", "spark, percentile, rocksdb", ">= 2", _grouped("median")),
+    Case("theta sketches, 100,000 keys", "spark, theta_sketch_agg, rocksdb", ">= 3", _grouped("sketches")),
     Case("standalone tumbling, 100 keys", "arrow alone, as durable", ">= 0.6", _alone(100, sessions=False)),
     Case("standalone tumbling, 100,000 keys", "arrow alone, as durable", ">= 0.95", _alone(100_000, sessions=False)),
     Case("standalone sessions, 100,000 keys", "numpy alone, each batch", ">= 0.6", _alone(100_000, sessions=True)),

@@ -52,7 +52,7 @@ class Workload:
 
 
 def summed(*columns: str) -> CheckPanes:
-    """A check: the number of panes less retracted ones, and sums over ``columns``."""
+    """A check: the number of panes less retracted ones, and sums over ``columns``, which are SQL."""
 
     def check(panes: DataFrame, until_us: int | None) -> Check:
         if until_us is not None:
@@ -60,7 +60,7 @@ def summed(*columns: str) -> CheckPanes:
             end = sf.col(f"{named}.end" if named else "window_end")
             panes = panes.where(sf.unix_micros(end.cast("timestamp")) <= until_us)
         sign = sf.expr("CASE WHEN kind = 'retract' THEN -1 ELSE 1 END") if "kind" in panes.columns else sf.lit(1)
-        sums = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.col(name)) for name in columns))
+        sums = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.expr(column)) for column in columns))
         return [value or 0 for value in sums.collect()[0]]
 
     return check
@@ -191,6 +191,13 @@ WORKLOADS = {
     "median": _windowed(
         _bids(ts.tumbling("10 seconds"), middle=agg.median("price")),
         middle=lambda: sf.percentile("price", 0.5),
+    ),
+    "sketches": replace(
+        _windowed(
+            _bids(ts.tumbling("10 seconds"), middle=agg.theta("price")),
+            middle=lambda: sf.theta_sketch_agg("price"),
+        ),
+        check=summed("bids", "best", "theta_sketch_estimate(middle)"),
     ),
     "join": Workload(interval_join(), native_join, check_pairs, dict.fromkeys(SIDES, SCHEMA)),
 }

@@ -94,7 +94,7 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> HistorySteps:
     for output in checkpoint.outputs(0, ids[0] - 1):
         _put_out(steps.setdefault(output.id, HistoryStep(output.id)), name, output)
     base_id, first = base or (ids[-1], state_now)
-    emits = name == list(head.operators)[-1]
+    emits = name in head.output_names
     return HistorySteps(
         name, first, state_now, base_id, emits, [steps[number] for number in sorted(steps)], merged_ranges(unread)
     )
@@ -112,7 +112,7 @@ def _manifest(step: HistoryStep, read: Callable[[], Head]) -> Manifest | None:
 
 def _put_out(step: HistoryStep, operator: str, output: Output) -> None:
     step.output = output
-    step.panes = tuple(ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
+    step.panes = output.panes_of(operator)
     step.late = output.late_of(operator)
 
 

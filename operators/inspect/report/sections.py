@@ -333,7 +333,9 @@ def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
         ("running", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "no driver has a lease"),
     ]
     if head is not None:
-        rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head).panes:,}"))
+        up_to = delivered(checkpoint, head)
+        ends = [(f"delivered of {name} up to", up_to.up_to("panes", name)) for name in head.outputs]
+        rows += [(label, f"checkpoint {last:,}") for label, last in ends or [("delivered up to", up_to.panes)]]
         rows.append(("abandoned by resets", ", ".join(_range(ids) for ids in head.abandoned) or "none"))
     rows += [("forked from", base) for base in marker.bases]
     return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, is_open=True)])

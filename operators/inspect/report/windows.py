@@ -16,7 +16,7 @@ from tidestate.operators.inspect.history.changes import names_places
 from tidestate.operators.inspect.report.points import counts_offsets
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.manifest import Manifest, OperatorState, panes_of
 from tidestate.recovery.log.renames import Renamed, names_now, records_of
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
@@ -163,7 +163,7 @@ def _panes(
     left = READ_BYTES
     for number, read in checkpoint.load_each(ids[::-1]):
         try:
-            refs = [r for r in read().manifest.panes if r.path.startswith(f"panes/{operator}/")]
+            refs = panes_of(read().manifest.panes, operator)
             left -= sum(ref.bytes for ref in refs)
             if left < 0 or len(ends) >= WINDOWS:
                 notes.append(f"panes of checkpoint {number:,} and older ones were not read")

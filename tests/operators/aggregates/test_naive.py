@@ -19,30 +19,13 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers.process import few, forget, some
 from tests.twins import naive_aggregates as naive
-from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
+from tests.twins.aggregated import KINDS, START, events_of, finished, lifted, same, table, wanted
 from tests.twins.naive_aggregates import Event
 from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.table.fold import combine
-
-
-def lifted(plan: WindowPlan, events: pa.Table) -> pa.Table:
-    ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
-    sizes = [pa.array(np.ones(len(events), np.int64))] * (len(plan.part_values) - len(plan.state))
-    return pa.table([ends, events["k"], *sizes, *plan.lifted(events)], schema=plan.parts.schema)
-
-
-def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
-    results = {bound.name: bound.finish(folded) for bound in plan.aggregates}
-    assert {name: values.type for name, values in results.items()} == {
-        bound.name: bound.result_type for bound in plan.aggregates
-    }
-    keys = folded["k"].to_pylist()
-    lists = {name: values.to_pylist() for name, values in results.items()}
-    return {key: {name: lists[name][row] for name in lists} for row, key in enumerate(keys)}
 
 
 @pytest.mark.slow

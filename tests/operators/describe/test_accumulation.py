@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from tidestate import UsageError, agg
-from tidestate.operators.aggregates.custom import Accumulate, accumulate
+from tidestate.operators.aggregates.custom import Accumulate
+from tidestate.operators.aggregates.functions import accumulate
 from tidestate.statestore.errors import of_type
 
 

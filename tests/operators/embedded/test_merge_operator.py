@@ -14,7 +14,7 @@ import tidestate as ts
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, few, in_turn
 from tidestate import Aggregation, JoinOperator, Stream, UsageError, WindowOperator, agg, run_operator, watermark
-from tidestate.operators.describe.merge import Merge
+from tidestate.operators.describe.windowed import Merge
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import of_type
 from tidestate.stores import Memory

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.json_texts import TIME_ZONED, Drawing
 from tests.twins.json_values import as_moment, naive_row
-from tidestate.operators.stages import json_values
+from tidestate.operators.stages import json_types, json_values
 from tidestate.operators.stages.bad_rows import failing_rows
 from tidestate.operators.stages.json_types import why_not_json
 from tidestate.operators.stages.json_values import JsonReader
@@ -75,6 +77,78 @@ def test_every_value_is_read_as_by_a_parser_of_one(seed: int) -> None:
         ]
 
 
+def varied(kind: pa.DataType, chance: Random) -> pa.DataType:
+    """A type of the same kind of values, with other bounds."""
+    if pt.is_timestamp(kind):
+        return pa.timestamp(chance.choice(("s", "ms", "us", "ns")), "UTC")
+    if pt.is_decimal(kind):
+        precision = chance.randint(1, 38)
+        return pa.decimal128(precision, chance.randint(0, precision))
+    return kind
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_what_is_refused_without_arrow_arrow_refuses(seed: int) -> None:
+    """Both as they search in whole columns, and as Arrow alone would find each row by halves."""
+    drawing, chance = Drawing(seed), Random(seed)
+    schema, epoch = drawing.schema(), drawing.epoch()
+    values = [value for _ in range(4) for value in drawing.values(schema)]
+    # Other units and digits than those that the values were drawn for.
+    schema = pa.schema([field.with_type(varied(field.type, chance)) for field in schema])
+    kind = pa.struct(list(schema))
+    rows = decoded(schema, values, epoch)
+    with (
+        patch.object(json_values, "refused_values", lambda texts, *_: np.zeros(len(texts), bool)),
+        patch.object(json_values, "repeated_names", lambda texts, **_: np.zeros(len(texts), bool)),
+        patch.object(json_types, "_misfits", lambda values, *_: np.zeros(len(values), bool)),
+    ):
+        by_halves = decoded(schema, values, epoch)
+    assert [comparable(row, kind) for row in rows] == [comparable(row, kind) for row in by_halves]
+
+
+BAD_VALUES = {
+    "text": b"a line of a log",
+    "cut off": b'{"n":1,"s":"x"',
+    "another kind": b'{"n":"x"}',
+    "a number that is too large": b'{"n":9223372036854775808}',
+    "a fraction": b'{"n":1.0}',
+    "two of a name": b'{"n":1,"n":2}',
+    "no UTF-8": b'{"s":"\xff"}',
+    "no day": b'{"d":"2023-02-29"}',
+    "no instant": b'{"t":"2024-04-31T00:00:00Z"}',
+    "no instant of its type": b'{"f":"9999-12-31T00:00:00Z"}',
+    "no day in a list": b'{"l":[{"d":"2024-13-01"}]}',
+    "too many digits": b'{"m":123456}',
+    "too many digits behind the point": b'{"m":"1.505"}',
+    "too many digits behind an exponent": b'{"m":15e-4}',
+    "no decimal": b'{"m":"much"}',
+}
+
+
+@pytest.mark.parametrize("share", [1, 50])
+@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES)
+def test_bad_values_take_as_many_calls_as_blocks(value: bytes, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as many as bad values, of which a topic of another format has nothing else."""
+    monkeypatch.setattr(json_values, "PARSED_ROWS", 500)
+    schema = pa.schema(
+        [
+            *(("n", pa.int64()), ("s", pa.string()), ("d", pa.date32()), ("t", TIME_ZONED)),
+            *(("f", pa.timestamp("ns", "UTC")), ("m", pa.decimal128(5, 2))),
+            ("l", pa.list_(pa.struct([("d", pa.date32())]))),
+        ]
+    )
+    calls = list[str]()
+    for module, name in ((JsonReader, "_read"), (json_types, "_attempt")):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, call=original: calls.append("call") or call(*args))
+    values = [value if number % share == 0 else b'{"n":%d}' % number for number in range(2000)]
+    reading = JsonReader(schema).read(column(values))
+    assert reading.flags is not None
+    assert reading.flags.tolist() == [number % share != 0 for number in range(2000)]
+    assert len(calls) <= 4 * (4 + 2 * len(schema)), "four blocks; in each some calls, and some for a column"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -130,6 +204,7 @@ def test_what_is_no_such_object_takes_no_neighbour_along(value: bytes) -> None:
         (b'{"other":{"a":[1,{"b":2}]},"a":-5}', {"a": -5, "b": None}),
         (b'{"other":1,"other":2,"a":3}', {"a": 3, "b": None}),
         (rb'{"\u0061":1,"b":"\ud834\udd1e\u0000\/"}', {"a": 1, "b": "𝄞\0/"}),
+        (b'{"other":[-Inf,NaN , Infinity],"b":"NaN"}', {"a": None, "b": "NaN"}),
         (b'{"A":1,"b":""}', {"a": None, "b": ""}),
         (b'{"other":' + b"[" * 5000 + b"]" * 5000 + b"}", {"a": None, "b": None}),
         (b'{"other":NaN}', {"a": None, "b": None}),
@@ -138,7 +213,8 @@ def test_what_is_no_such_object_takes_no_neighbour_along(value: bytes) -> None:
     ],
 )
 def test_objects(value: bytes | None, row: dict[str, Any]) -> None:
-    assert decoded(SCHEMA, [value, b"bad", value]) == [row, None, row]
+    # No object at all, and one of another kind, which takes another way.
+    assert decoded(SCHEMA, [value, b"bad", b'{"a":"x"}', value]) == [row, None, None, row]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +228,9 @@ def test_objects(value: bytes | None, row: dict[str, Any]) -> None:
         ("2024-01-31T10:20:30.123456789+0100", "2024-01-31T09:20:30.123456+00:00"),
         ("1969-12-31T23:59:59.9999999Z", "1969-12-31T23:59:59.999999+00:00"),
         ("9999-12-31t23:59:59z", "9999-12-31T23:59:59+00:00"),
+        ("2000-02-29T23:59:59+23:59", "2000-02-29T00:00:59+00:00"),
         ("2024-02-30T00:00:00Z", None),
+        ("1900-02-29T00:00:00Z", None),
         ("2024-01-31T24:00:00Z", None),
         ("2024-01-31T10:20:60Z", None),
         ("31.1.2024", None),
@@ -171,6 +249,7 @@ def test_a_decimal_has_no_more_digits_than_its_type() -> None:
     values = [b'{"d":12345678e2}', b'{"d":1234567e1}', b'{"d":"0.50"}', b'{"d":1.505}', b'{"d":99999999.99}']
     found = [row and str(row["d"]) for row in decoded(schema, values)]
     assert found == [None, "12345670.00", "0.50", None, "99999999.99"]
+    assert decoded(schema, values[:1]) == [None], "Arrow alone would take it"
 
 
 def test_numbers_that_are_times() -> None:
@@ -282,10 +361,12 @@ def test_a_number_that_no_double_holds() -> None:
         400 * "9",
         "-" + 309 * "9" + ".0",
         "1e309",
+        "1.8e308",
+        "1.7E+0308",
         "0." + 400 * "1",
         "Infinity",
     ]
     found = [decoded(schema, [f'{{"{name}": {text}}}'.encode() for text in texts]) for name in ("x", "y")]
-    assert [row is not None for row in found[0]] == [True, False, False, False, False, True, True]
-    assert [row is not None for row in found[1]] == [True, False, False, False, False, True, True]
+    assert [row is not None for row in found[0]] == [True, False, False, False, False, False, True, True, True]
+    assert [row is not None for row in found[1]] == [True, False, False, False, False, False, True, True, True]
     assert decoded(schema, [b'{"y": "' + 400 * b"9" + b'"}']) == [{"x": None}]

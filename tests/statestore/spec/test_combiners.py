@@ -31,7 +31,7 @@ LIBRARY = """
 import pathlib
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidestate.operators.aggregates.custom import accumulate
+from tidestate.operators.aggregates.functions import accumulate
 
 pathlib.Path(__file__).with_suffix(".ran").touch()
 widest = accumulate(
@@ -135,7 +135,7 @@ def test_no_manifest_names_a_module_of_ours(tmp_path: Path) -> None:
     assert not [found for text in texts for found in re.findall(r"\b(?:operators|recovery|statestore)\.\w+", text)]
 
 
-@pytest.mark.parametrize("name", ["tidestate-cancel", *longer("tidestate-hll")])
+@pytest.mark.parametrize("name", ["tidestate-cancel", *longer("tidestate-hll", "tidestate-theta-values")])
 def test_ours_are_entry_points_of_our_own_package(name: str) -> None:
     program = "import sys; from tidestate.statestore.spec.combiners import registered; "
     program += "assert 'tidestate.operators' not in sys.modules; "

@@ -44,6 +44,7 @@ binary_length: _Unary
 drop_null: _Unary
 invert: _Unary
 is_nan: _Unary
+list_parent_indices: _Unary
 list_value_length: _Unary
 negate: _Unary
 run_end_decode: _Unary
@@ -135,6 +136,7 @@ def rank(
     null_placement: str | None = None,
     tiebreaker: str = "first",
 ) -> Array: ...
+def count_substring(strings: Array, /, pattern: str | bytes, *, ignore_case: bool = False) -> Array: ...
 def match_substring_regex(strings: Array, /, pattern: str | bytes, *, ignore_case: bool = False) -> BooleanArray: ...
 def replace_substring_regex(strings: Array, /, pattern: str | bytes, replacement: str | bytes) -> Array: ...
 @overload

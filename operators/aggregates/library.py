@@ -1,0 +1,20 @@
+"""The library of sketches, which an extra installs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidestate.statestore.distribution import install
+from tidestate.statestore.errors import UsageError
+
+
+def datasketches() -> Any:
+    """The library of sketches. Raises `UsageError` where it is not installed."""
+    try:
+        import datasketches as library
+    except ImportError:
+        raise UsageError(
+            f"sketches need the package datasketches: {install('sketches')}",
+            code="sketch-package",
+        ) from None
+    return library
