@@ -142,13 +142,14 @@ def expected(runner: type[Runner], tmp: Path) -> None:
         return results.allowed_lateness("1 hour").accumulation("retracting")
 
     strict = runner(described("v > 3"), SCHEMA, tmp / "strict")
-    for batch in BATCHES:
+    for batch in BATCHES[:-1]:
         strict.feed(batch)
-    few = sum(row.v <= 3 for row in MESSAGES)
+    few = sum(value <= 3 for batch in BATCHES[:-1] for value in batch["v"].to_pylist())
     assert strict.totals["expectation"] == strict.totals["expectation:value"] == few > 0
     assert len(list(evidence.ledger(tmp / "strict", ["v"]))) == few
     strict.close()
-    mended = runner(described("v >= 0"), SCHEMA, tmp / "strict", had=BATCHES)
+    mended = runner(described("v >= 0"), SCHEMA, tmp / "strict", had=BATCHES[:-1])
+    mended.feed(BATCHES[-1])
     mended.reprocess()
     mended.close()
     loose = runner(described("v >= 0"), SCHEMA, tmp / "loose")
@@ -168,8 +169,7 @@ def failing(runner: type[Runner], tmp: Path) -> None:
     described = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count())
     running = runner(described, SCHEMA, tmp)
     with pytest.raises(UsageError) as caught:
-        for batch in BATCHES:
-            running.feed(batch)
+        running.feed(BATCHES[0])
     assert caught.value.code == "expectation"
     head = Checkpoint.open(tmp).head()
     assert head is None or not head.manifest.totals.get("expectation")

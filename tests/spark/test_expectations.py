@@ -90,7 +90,6 @@ def test_a_batch_that_fails_stops_the_query(spark: SparkSession, tmp_path: Path,
         query = job(**more).on_spark(frame, checkpoint=root, partitions=2).start()
         with pytest.raises(Exception, match="fails an expectation, and nothing of it was published"):
             query.processAllAvailable()
-        query.stop()
         assert head_of(root).totals["events"] == good.num_rows
         assert not ts.Root(root).late().to_table().num_rows
     query = job().on_spark(frame, checkpoint=root, partitions=2).start()
