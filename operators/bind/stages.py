@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.stages import Compute, Decode, StoredStage, columns_before
+from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, StoredStage, columns_before
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.plan.plan import PANE_KIND, Plan
-from tidestate.operators.plan.stages import COMPUTED, BoundStage, Stages, received_name
+from tidestate.operators.plan.stages import (
+    COMPUTED,
+    MISSED_EXPECTATIONS,
+    BoundStage,
+    Expectation,
+    Stages,
+    received_name,
+)
 from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
-from tidestate.statestore.errors import UsageError
+from tidestate.operators.stages.expectations import BoundExpectations
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 
@@ -26,6 +36,10 @@ class StagedInput:
     steps: tuple[BoundStage, ...]
     stream: pa.Schema
     schema: pa.Schema
+
+    @property
+    def _names_missed(self) -> list[str]:
+        return [MISSED_EXPECTATIONS] if any(isinstance(stage, Expect) for stage in self.stages) else []
 
     def read_by(self, plan: Plan) -> Plan:
         """The plan, bound to `schema`, as it reads the columns that arrive."""
@@ -40,7 +54,8 @@ class StagedInput:
             if name in made_names or name not in seen_names
         )
         taken_names = {*plan.input.schema.names, *(field.name for field in plan.ledger_facts)}
-        if clash := sorted(name for name in (*dict(ledger_names).values(), COMPUTED) if name in taken_names):
+        added_names = (*dict(ledger_names).values(), COMPUTED, *self._names_missed)
+        if clash := sorted(name for name in added_names if name in taken_names):
             raise UsageError(
                 "the late ledger has columns of these names: rename the columns of the input",
                 code="name-taken",
@@ -49,15 +64,30 @@ class StagedInput:
         read_schema = pa.schema([_plain(self.stream.field(name)) for name in names])
         needed_names = tuple(columns_before(self.stages, ()))
         is_marked = not all(isinstance(stage, Decode) for stage in self.stages)
-        return plan.with_input(stages=Stages(read_schema, self.steps, ledger_names, needed_names, is_marked))
+        expectations = tuple(
+            Expectation(stage.name, expression_text(stage.condition), stage.otherwise == "fail", stage.at_most)
+            for stage in self.stages
+            if isinstance(stage, Expect)
+        )
+        stages = Stages(read_schema, self.steps, ledger_names, needed_names, is_marked, expectations)
+        return plan.with_input(stages=stages)
 
 
 def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput:
     """Bind stages to an input of this ``schema``, one after the other. Raises `UsageError`."""
     steps, schema_after = list[BoundStage](), schema
-    for stage in stages:
-        step, schema_after = _bound(stage, schema_after)
-        steps.append(step)
+    for is_expected, group in groupby(stages, lambda stage: isinstance(stage, Expect)):
+        if is_expected:
+            expectations = tuple(stage for stage in group if isinstance(stage, Expect))
+            for expectation in expectations:
+                bind_filter(
+                    Filter(condition=expectation.condition), schema_after
+                )  # what cannot be bound is refused first
+            steps.append(BoundExpectations(expectations, schema_after))
+            continue
+        for stage in group:
+            step, schema_after = _bound(stage, schema_after)
+            steps.append(step)
     return StagedInput(stages, tuple(steps), schema, schema_after)
 
 
@@ -87,7 +117,7 @@ def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema
         return bind_decode(stage, schema)
     if isinstance(stage, Compute):
         return bind_compute(stage, schema)
-    return bind_filter(stage, schema)
+    return bind_filter(of_type(stage, Filter), schema)
 
 
 def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:

@@ -216,9 +216,10 @@ class Standalone(Measured, Generic[Panes]):
         """Reprocess the late ledgers of all operators, or of ``operator``, each event once; or ``rows``, each time
         they are given, for ``operator`` where there are several. Returns the panes. The rows stay in the ledger.
 
-        ``reason``: that of the rows in the ledger, by default each that can be put back: ``very_late``, and
-        ``undecodable`` for another schema (docs/how-to/read-json-from-kafka.md). Any other raises `UsageError`
-        (``feed-reason``), with why; so does one of these where rows of the other wait in the same ledgers.
+        ``reason``: that of the rows in the ledger, by default each that can be put back: ``very_late``,
+        ``undecodable`` for another schema (docs/how-to/read-json-from-kafka.md), and ``expectation`` after its
+        condition was mended (docs/how-to/expect.md). Any other raises `UsageError` (``feed-reason``), with why; so
+        does one of these where rows of another wait in the same ledgers.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.

@@ -14,6 +14,8 @@ import msgspec
 
 from tidestate.operators.expressions.tree import ExprNode, columns_needed
 
+Otherwise = Literal["ledger", "count", "fail"]
+"""What becomes of a row that does not meet an expectation."""
 TimeUnit = Literal["s", "ms", "us", "ns"]
 """The unit of times that are numbers, counted from 1970 in UTC."""
 
@@ -116,7 +118,29 @@ class Filter(Stage, frozen=True, kw_only=True, tag="where"):
         return ()
 
 
-StoredStage = Decode | Compute | Select | Filter
+class Expect(Stage, frozen=True, kw_only=True, tag="expect", omit_defaults=True):
+    """Rows are expected to meet a condition, which is true of them. Those that do not are counted, and ``otherwise``:
+    in the late ledger, ``expectation``, instead of the operator; or processed all the same (``count``); or they fail
+    the batch, of which nothing is published then. ``at_most``: the batch fails too if this share of its events, and
+    at least a hundred of them, do not meet it.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("expressions/1", "expectations/1")
+    name: str
+    condition: ExprNode
+    otherwise: Otherwise = "ledger"
+    at_most: float | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return columns_needed(self.condition)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        return ()
+
+
+StoredStage = Decode | Compute | Select | Filter | Expect
 """Every kind of stage that a manifest may hold."""
 
 

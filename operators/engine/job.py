@@ -21,6 +21,7 @@ from tidestate.operators.bind.evolve import TakenOver, after_step, check_followe
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.engine.expectations import check_expectations
 from tidestate.operators.engine.job_log import JobLog
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
@@ -421,8 +422,8 @@ class Job:
         messages that were lost; ``mended``: it put all of them back. ``spent``: where its time went. ``request``:
         which request to this run has made it, 0 for none.
 
-        Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
-        written is not visible here; nothing was published then.
+        Raises `FencedError` or `ConflictError`, and `UsageError` if a file that another process has written is not
+        visible here (``file-unseen``), or rows fail an ``expectation``; nothing was published then.
         """
         head, plans, answers = self.head, self.graph.plans, self._checked(results)
         self._hook("before-manifest", head.id + 1)
@@ -464,6 +465,7 @@ class Job:
         objects = self.checkpoint.objects
         answers = by_operator(self.graph.plans, self.head, results)
         _check_written(objects, self.head, results)
+        check_expectations(self.checkpoint, self.graph.plans, answers)
         for name, output in self.graph.outputs.items():
             if output.output_origin is not None:
                 answers[name] = numbered_through(objects, output, self.head.id + 1, answers[name])

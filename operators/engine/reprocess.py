@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.reasons import PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
+from tidestate.operators.plan.reasons import EXPECTATION, PURGED, PUT_BACK_REASONS, UNDECODABLE, WHY_NEVER
 from tidestate.operators.plan.stages import COMPUTED, rows_put_back, with_arrived
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, Output
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
@@ -101,7 +102,11 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
     the operator saw too, and comes back with these if names have changed.
     """
     stages, ledger = plan.input.stages, in_columns(written, plan.late_schema, names)
-    undecodable = pc.equal(ledger["reason"], UNDECODABLE).to_numpy()
+    reasons = ledger["reason"]
+    undecodable, unexpected = (pc.equal(reasons, reason).to_numpy() for reason in (UNDECODABLE, EXPECTATION))
+    if stages is None:
+        # Without stages everything is as expected; but columns that were computed then are not there.
+        unexpected &= _computed(written)
     if stages is None and COMPUTED not in written.column_names:
         can_run = ~undecodable
     else:
@@ -113,14 +118,27 @@ def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> 
             named_now = written.rename_columns([names.get(name) or name for name in written.column_names])
             ledger, can_run = rows_put_back(stages, ledger, named_now, plan.input.read_names)
             can_run = np.zeros(ledger.num_rows, bool) if stages is None else can_run
-    if count := int((undecodable & ~can_run).sum()):
-        log.warning(
-            "%d rows of %s that could not be decoded stay in the ledger: the job does not decode the column that "
-            "they came in, or its columns have other names since; give what they hold as rows",
-            count,
-            plan.name,
-        )
-    return ledger.filter(pa.array(~undecodable | can_run))
+    for stay, why in ((undecodable & ~can_run, _NOT_DECODED), (unexpected & ~can_run, _NOT_JUDGED)):
+        if stay.any():
+            log.warning(why, int(stay.sum()), plan.name)
+    return ledger.filter(pa.array(~(undecodable | unexpected) | can_run))
+
+
+_NOT_DECODED = (
+    "%d rows of %s that could not be decoded stay in the ledger: the job does not decode the column that they came "
+    "in, or its columns have other names since; give what they hold as rows"
+)
+_NOT_JUDGED = (
+    "%d rows of %s that missed an expectation stay in the ledger: it lacks columns that the stages of now need; give "
+    "these rows with all columns, and name the columns in .allowed_lateness(ledger_columns=…) for the next ones"
+)
+
+
+def _computed(written: pa.Table) -> Flags:
+    """Which rows of a ledger have columns that stages have made. Shape ``(rows,)``."""
+    if COMPUTED not in written.column_names:
+        return np.zeros(written.num_rows, bool)
+    return pc.not_equal(pc.fill_null(written[COMPUTED], ""), "").to_numpy()  # type: ignore[no-any-return]
 
 
 def _check_others(reason: str, reasons: Iterable[pa.ChunkedArray]) -> None:

@@ -23,6 +23,7 @@ from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import (
     BAD_OFFSET,
     EDGE_ENDS,
+    EXPECTATION,
     FILTERED,
     LEDGER_REASONS,
     NO_WINDOW,
@@ -409,7 +410,7 @@ def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
         return stages.run(with_types(arrivals, stages.read_schema))
     names = [name for name in plan.input.schema.names if name not in plan.input.added]
     seen_rows = _read(events.filter(pa.array(~can_run)), names)
-    for missing in stages.ledger_fields:
+    for missing in stages.arrival_fields:
         seen_rows = seen_rows.append_column(missing, pa.nulls(seen_rows.num_rows, missing.type))
     if not can_run.any():
         return StagedRows(seen_rows)
@@ -427,7 +428,7 @@ def _again(plan: Plan, stages: Stages, events: pa.Table) -> StagedRows:
     passes = result.passes
     if passes is not None:
         passes = np.concatenate([passes, np.ones(seen_rows.num_rows, bool)])[order]
-    return StagedRows(rows.take(pa.array(order)), flags, result.refusals, passes)
+    return replace(result, rows=rows.take(pa.array(order)), flags=flags, passes=passes)
 
 
 def _as_seen(plan: Plan, rows: pa.Table) -> pa.Table:
@@ -440,6 +441,9 @@ def _with_refusals(plan: Plan, classified: Classified, received: StagedRows, con
     their source is not idle.
     """
     refusals = received.refusals
+    missed = {f"{EXPECTATION}:{name}": count for name, count in received.violations.items()}
+    if missed:
+        classified = replace(classified, counters={**classified.counters, **missed})
     if not refusals:
         return classified
     ledger_rows = [plan.ledger(part.rows, part.reason, watermark_of(context.before)) for part in refusals]

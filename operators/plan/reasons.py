@@ -7,12 +7,16 @@ VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_ev
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
 UNDECODABLE = "undecodable"
 """The reason of a row whose value is no object of the schema that it is decoded by."""
+EXPECTATION = "expectation"
+"""The reason of a row that does not meet an expectation; with the name behind it, ``expectation:name``, a counter."""
 NO_WINDOW = "no_window"
 """The reason of a row that is late and was never in a window."""
 BEYOND_RETENTION = "out_of_retention"
 """The reason of a row that is older than the retention."""
-PUT_BACK_REASONS = (VERY_LATE, UNDECODABLE)
-"""The reasons of rows that the job can take in again: their windows may be there still, or the schema has changed."""
+PUT_BACK_REASONS = (VERY_LATE, UNDECODABLE, EXPECTATION)
+"""The reasons of rows that the job can take in again: their windows may be there still, or the schema or the
+expectation has changed.
+"""
 WHY_NEVER = {
     NULL_KEY: "a null key has no group",
     NULL_TIME: "without an event time it is in no window",
@@ -41,4 +45,5 @@ LEDGER_REASONS = (
     BAD_OFFSET,
     BAD_WINDOW,
     UNDECODABLE,
+    EXPECTATION,
 )

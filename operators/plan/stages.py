@@ -19,8 +19,8 @@ for a row that was refused next to the state, where only what the operator sees 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +28,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.statestore.arrays import Flags, Values
+from tidestate.statestore.spec.lists import nested
 
+MISSED_EXPECTATIONS = "expectations"
+"""The column of the late ledger with the names of the expectations that a row does not meet, sorted; null for a row
+that is there for another reason.
+"""
 COMPUTED = "computed_columns"
 """The column of the late ledger with the names of the columns that stages have made, with commas between them; null
 for a row that has nothing as it arrived.
@@ -46,6 +51,10 @@ class StageResult:
     reason: str = ""
     passes: Flags | None = None
     """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out then."""
+    violations: Mapping[str, Flags] = field(default_factory=dict)
+    """Which of the rows that it was given do not meet an expectation, by its name, of those that any row misses."""
+    refused: Flags | None = None
+    """Of ``rows``, which are to be in the ledger unless a condition has left them out before; None for none."""
 
 
 class BoundStage(Protocol):
@@ -61,6 +70,18 @@ class BoundStage(Protocol):
 
     def run(self, rows: pa.Table) -> StageResult:
         """``rows`` with the columns after the stage, in their order. No value may make it raise."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the driver knows of an expectation, with its ``condition`` as text. ``fails``: whether a single row that
+    misses it fails the batch; ``at_most``: the share of rows that may; None for any.
+    """
+
+    name: str
+    condition: str
+    fails: bool
+    at_most: float | None
 
 
 @dataclass(frozen=True)
@@ -82,6 +103,8 @@ class StagedRows:
     refusals: tuple[RefusedRows, ...] = ()
     passes: Flags | None = None
     """Which of ``rows`` pass all conditions; None for all of them. Shape ``(rows,)``."""
+    violations: Mapping[str, int] = field(default_factory=dict)
+    """How many rows do not meet an expectation, by its name, of those that any row misses."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +123,18 @@ class Stages:
     """Of the columns that arrive, those that stages read."""
     is_marked: bool = True
     """Whether rows of the ledger have `COMPUTED`. What is decoded alone goes without: texts that are null say it."""
+    expectations: tuple[Expectation, ...] = ()
+    """Those among the stages, in their order."""
 
     @property
     def ledger_fields(self) -> list[pa.Field]:
         """The columns of the late ledger beside those that the operator sees."""
+        missed = [pa.field(MISSED_EXPECTATIONS, pa.list_(pa.string()))] if self.expectations else []
+        return [*self.arrival_fields, *missed]
+
+    @property
+    def arrival_fields(self) -> list[pa.Field]:
+        """The columns of the late ledger that say how rows arrived."""
         arrived = [self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names]
         return [*arrived, *([pa.field(COMPUTED, pa.string())] if self.is_marked else [])]
 
@@ -128,18 +159,25 @@ class Stages:
         )
         row_numbers, refusals = np.arange(arrivals.num_rows), list[RefusedRows]()
         passes: Flags | None = None
+        violations = dict[str, int]()
         for step in self.steps:
-            result = step.run(rows)
+            result = _without_refused(step.run(rows), passes)
             rows = result.rows
+            # A row that was left out before is no event, whatever a later stage makes of it.
+            missed = {name: flags if passes is None else flags & passes for name, flags in result.violations.items()}
+            violations |= {name: count for name, flags in missed.items() if (count := int(np.count_nonzero(flags)))}
             if result.passes is not None:
                 passes = result.passes if passes is None else passes & result.passes
             if result.flags is not None:
                 refused = ~result.flags
                 if passes is not None:
-                    # A row that was left out before is no event, whatever a later stage makes of it.
                     passes, refused = passes[result.flags], refused & passes
                 if refused.any():
-                    refusals.append(RefusedRows(ledger_rows.take(pa.array(row_numbers[refused])), result.reason))
+                    refused_rows = ledger_rows.take(pa.array(row_numbers[refused]))
+                    if missed:
+                        names_missed = _names_missed(missed, refused)
+                        refused_rows = _with_column(refused_rows, MISSED_EXPECTATIONS, names_missed)
+                    refusals.append(RefusedRows(refused_rows, result.reason))
                 row_numbers = row_numbers[result.flags]
         flags = None
         if len(row_numbers) < arrivals.num_rows:
@@ -150,7 +188,7 @@ class Stages:
             rows = _with_column(rows, ledger_name, ledger_rows[ledger_name])
         if passes is not None and passes.all():
             passes = None
-        return StagedRows(rows, flags, tuple(refusals), passes)
+        return StagedRows(rows, flags, tuple(refusals), passes, violations)
 
     def can_run(self, rows: pa.Table) -> Flags:
         """Which ``rows`` to be put back have what all stages read, as it arrived: of the ledger those that say so, of
@@ -178,7 +216,7 @@ class Stages:
 
     def without_arrivals(self, rows: pa.Table) -> pa.Table:
         """``rows`` without the columns that only the late ledger has."""
-        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED]
+        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED, MISSED_EXPECTATIONS]
         return rows.drop_columns([name for name in ledger_names if name in rows.column_names])
 
 
@@ -229,6 +267,26 @@ def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
         return ledger
     texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
     return _with_column(ledger, COMPUTED, texts)
+
+
+def _without_refused(result: StageResult, passes: Flags | None) -> StageResult:
+    """The result of a stage without the rows that it refuses, of those that pass all conditions before it."""
+    if result.refused is None:
+        return result
+    flags = ~result.refused if passes is None else ~(result.refused & passes)
+    return result if flags.all() else replace(result, rows=result.rows.filter(pa.array(flags)), flags=flags)
+
+
+def _names_missed(missed: Mapping[str, Flags], refused: Flags) -> pa.ChunkedArray:
+    """The sorted names of the expectations that each ``refused`` row does not meet; lists of texts."""
+    names = sorted(missed)
+    matrix = np.stack([missed[name][refused] for name in names], axis=1)
+    rows, columns = np.nonzero(matrix)
+    lists = nested(pa.array(names).take(pa.array(columns)), np.bincount(rows, minlength=len(matrix)), _NAMES)
+    return pa.chunked_array([lists])
+
+
+_NAMES = pa.list_(pa.string())
 
 
 def received_name(column: str) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Sided, imported
 from tidestate.operators.describe.runs import PENDING_LIMIT, Schemas
+from tidestate.operators.describe.stages import Expect
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.streams.graph import job_graph
 from tidestate.operators.streams.nodes import OperatorNode
@@ -43,6 +44,14 @@ class OfMessages:
         graph = job_graph(self.operator)
         if len(graph.operators) > 1:
             raise UsageError(NOT_BY_HAND, code="operator-window", found=list(graph.operators))
+        for stage in graph.description.stages:
+            if isinstance(stage, Expect) and (stage.otherwise == "fail" or stage.at_most is not None):
+                raise UsageError(
+                    "an operator that is fed by hand takes messages call by call, so no batch can fail: write "
+                    'otherwise="ledger" or "count" and no at_most=, and decide by its counters',
+                    code="expectation-by-hand",
+                    expectation=stage.name,
+                )
         schemas = JobStreams(graph.description, graph.streams).each(schema)
         return dict(zip(graph.streams, schemas.values(), strict=True))
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from tidestate.operators.aggregates.aggregate import KIND
-from tidestate.operators.describe.stages import Compute, Select
+from tidestate.operators.describe.stages import Compute, Expect, Otherwise, Select
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.expressions.tree import ExprNode
 from tidestate.operators.streams.nodes import StreamView
 from tidestate.statestore.errors import UsageError
+
+LONGEST_NAME = 80
+"""Of expectations, in letters."""
 
 
 def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[str, ExprNode]:
@@ -21,6 +25,34 @@ def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[s
             code="stage-column",
         )
     return {name: condition_tree(value) for name, value in columns.items()}
+
+
+def expectation(
+    view: StreamView, name: str, condition: Expr | str, otherwise: Otherwise, at_most: float | None
+) -> Expect:
+    """An expectation of the rows of a stream. Raises `UsageError` (``expectation-name``, ``-otherwise``,
+    ``-share``).
+    """
+    is_plain = name.strip() == name and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+    other_names = [stage.name for stage in view.stages if isinstance(stage, Expect)]
+    if not is_plain or name in other_names:
+        raise UsageError(
+            f"each expectation of a stream has a name of its own, of at most {LONGEST_NAME} printable letters: it is "
+            "in the ledger and in metrics",
+            code="expectation-name",
+            found=name,
+        )
+    if otherwise not in get_args(Otherwise):
+        raise UsageError(
+            'otherwise= must be "ledger", "count" or "fail"', code="expectation-otherwise", found=repr(otherwise)
+        )
+    if at_most is not None and not 0 <= at_most <= 1:
+        raise UsageError(
+            "at_most= is the share of the events of a batch that may miss an expectation, from 0 to 1",
+            code="expectation-share",
+            found=at_most,
+        )
+    return Expect(name=name, condition=condition_tree(condition), otherwise=otherwise, at_most=at_most)
 
 
 def check_raw_identity(view: StreamView) -> None:

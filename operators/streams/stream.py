@@ -18,7 +18,7 @@ from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
-from tidestate.operators.describe.stages import Compute, Filter, StoredStage
+from tidestate.operators.describe.stages import Compute, Filter, Otherwise, StoredStage
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
@@ -34,7 +34,7 @@ from tidestate.operators.streams.nodes import OperatorNode, StreamView, Watermar
 from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.selecting import check_raw_identity, column_trees, selection
+from tidestate.operators.streams.selecting import check_raw_identity, column_trees, expectation, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
@@ -111,6 +111,43 @@ class Stream(MadeByVerb):
         """
         stage = selection(_columns(names), column_trees(columns, least=0), of_operator=not self.view.is_input)
         return self._staged(stage)
+
+    @recorded
+    @checked
+    def expect(
+        self, name: str, condition: Expr | str, *, otherwise: Otherwise = "ledger", at_most: float | None = None
+    ) -> StagedStream:
+        """Rows are expected to meet a condition: ``expect("price is positive", col("price") > 0)``. It has to be
+        true; null does not meet it.
+
+        The others are counted (``expectation:`` and the name), and ``otherwise``: "ledger", they are in the late
+        ledger with the names of all expectations that they miss, and come back with
+        ``reprocess_late(reason="expectation")`` after the condition was mended; "count", they are processed all the
+        same; "fail", they stop the job before anything of their batch is published. So they do if more than the share
+        ``at_most`` of the events of a batch, and at least 100, miss it. Rows in the ledger do not move the watermark.
+        Rules: docs/how-to/expect.md. Raises `UsageError` (``expectation-name``, ``expectation-otherwise``,
+        ``expectation-share``).
+        """
+        return self._staged(expectation(self.view, name, condition, otherwise, at_most))
+
+    @recorded
+    @checked
+    def expect_all(
+        self, conditions: Mapping[str, Expr | str], *, otherwise: Otherwise = "ledger", at_most: float | None = None
+    ) -> StagedStream:
+        """Several expectations by name, each as `expect`: ``expect_all({"country": "country in ('nl', 'de')"})``. A
+        row has the names of all that it misses.
+        """
+        if not conditions:
+            raise UsageError(
+                'name an expectation and its condition: expect_all({"price is positive": "price > 0"})',
+                code="expectation-name",
+            )
+        stream: Any = self
+        for name, condition in conditions.items():
+            stage = expectation(stream.view, name, condition, otherwise, at_most)
+            stream = StagedStream(replace(stream.view, stages=(*stream.view.stages, stage)))
+        return stream  # type: ignore[no-any-return]
 
     def _staged(self, stage: StoredStage) -> StagedStream:
         return StagedStream(replace(self.view, stages=(*self.view.stages, stage)))

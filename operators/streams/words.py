@@ -16,7 +16,7 @@ from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
-from tidestate.operators.describe.stages import Compute, Decode, Filter, Select, Stage
+from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, Select, Stage
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
     Counted,
@@ -212,6 +212,10 @@ def _stage(stage: Stage) -> str:
     """The method of a stream that adds it, with expressions as text."""
     if isinstance(stage, Filter):
         return call_text("where", (expression_text(stage.condition),))
+    if isinstance(stage, Expect):
+        otherwise = None if stage.otherwise == "ledger" else stage.otherwise
+        condition = (stage.name, expression_text(stage.condition))
+        return call_text("expect", condition, otherwise=otherwise, at_most=stage.at_most)
     names = stage.names if isinstance(stage, Select) else ()
     columns = {name: expression_text(tree) for name, tree in of_type(stage, Compute).columns.items()}
     return call_text("select" if isinstance(stage, Select) else "with_columns", names, **columns)

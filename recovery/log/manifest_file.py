@@ -407,6 +407,7 @@ CAPABILITIES: dict[str, str] = {
     "duration-extremes/1": "minima and maxima of durations are stored as whole numbers",
     "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "fed-by-operator/1": "late rows of some operators were put back up to a later checkpoint than those of others",
+    "expectations/1": "rows that miss an expectation are in the late ledger, which has a column of their names",
     "first-offsets/1": "windows of offsets of a side of a join start at its first offset, which the manifest records",
     "given-origins/1": "the engine gives origins to sources, and the ids by name are stored with the buffers",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",

@@ -90,6 +90,10 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN, of=_events(decode=ts.json("value", {"t": TIME, "k": "string", "v": "int64", "name": "string"})))
         .retain_windows("1 hour"), 118
     ),
+    "expected": lambda: case(
+        _job(TEN, of=_events().expect("few", "v < 6").expect_all({"key": "k is not null", "name": "name <> 'ash'"},
+                                                                 otherwise="count")).retain_windows("1 hour"), 121
+    ),
     "computed": lambda: case(
         _job(TEN, of=_events().where("v > 2 or k is null").with_columns(v="v * 2 - at", k="upper(k)"))
         .retain_windows("1 hour"), 119

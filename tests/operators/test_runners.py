@@ -54,6 +54,7 @@ from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators import JoinOperator, WindowOperator
 from tidestate.operators.expressions.builder import expr
 from tidestate.operators.inspect.query import query
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 Experiment = Callable[[type[Runner], Path], None]
@@ -129,6 +130,57 @@ def decoded(runner: type[Runner], tmp: Path) -> None:
         BATCHES
     )
     assert [row[:2] for row in evidence.ledger(tmp / "texts", ["value"])] == [(b"{", "undecodable")]
+
+
+def expected(runner: type[Runner], tmp: Path) -> None:
+    """Rows that miss an expectation are in the ledger, or counted; and come back after it was mended."""
+    source = ts.stream(event_time="t", offset="at", origin="part")
+
+    def described(condition: str) -> Any:
+        rows = source.expect("value", condition).expect("key", "k is not null", otherwise="count")
+        results = rows.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+        return results.allowed_lateness("1 hour").accumulation("retracting")
+
+    strict = runner(described("v > 3"), SCHEMA, tmp / "strict")
+    for batch in BATCHES[:-1]:
+        strict.feed(batch)
+    few = sum(value <= 3 for batch in BATCHES[:-1] for value in batch["v"].to_pylist())
+    assert strict.totals["expectation"] == strict.totals["expectation:value"] == few > 0
+    assert len(list(evidence.ledger(tmp / "strict", ["v"]))) == few
+    strict.close()
+    mended = runner(described("v >= 0"), SCHEMA, tmp / "strict", had=BATCHES[:-1])
+    mended.feed(BATCHES[-1])
+    mended.reprocess()
+    mended.close()
+    loose = runner(described("v >= 0"), SCHEMA, tmp / "loose")
+    for batch in BATCHES:
+        loose.feed(batch)
+    loose.close()
+    nets = [
+        ts.Root(tmp / name).panes(net=True).to_table().select(["window_start", "k", "n", "total"]).to_pylist()
+        for name in ("strict", "loose")
+    ]
+    assert sorted(map(repr, nets[0])) == sorted(map(repr, nets[1])) != []
+
+
+def failing(runner: type[Runner], tmp: Path) -> None:
+    """A batch with a row that fails it leaves nothing."""
+    source = ts.stream(event_time="t", offset="at", origin="part").expect("value", "v < 3", otherwise="fail")
+    described = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count())
+    running = runner(described, SCHEMA, tmp)
+    with pytest.raises(UsageError) as caught:
+        running.feed(BATCHES[0])
+    assert caught.value.code == "expectation"
+    head = Checkpoint.open(tmp).head()
+    assert head is None or not head.manifest.totals.get("expectation")
+
+
+def no_failing(_: type[Runner], tmp: Path) -> None:
+    source = ts.stream(event_time="t", offset="at", origin="part").expect("value", "v < 3", otherwise="fail")
+    described = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count())
+    with pytest.raises(UsageError) as caught:
+        described.by_hand(SCHEMA, checkpoint=tmp)
+    assert caught.value.code == "expectation-by-hand"
 
 
 def some_rows(runner: type[Runner], tmp: Path) -> None:
@@ -398,6 +450,10 @@ TABLE: dict[str, Row] = {
     ),
     "columns derived of results": Row(
         shown, "test_expressed_aggregates.py::test_panes_are_shown_on_spark_as_in_one_process"
+    ),
+    "rows expected": Row(expected, "test_expectations.py::test_rows_that_miss_them_come_back_on_spark"),
+    "the same, which fail": Row(
+        failing, "test_expectations.py::test_a_batch_that_fails_stops_the_query", {"by hand": no_failing}
     ),
     "rows left out": Row(computed, "test_compute.py::test_whoever_reads_the_rows"),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),

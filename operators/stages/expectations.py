@@ -1,0 +1,57 @@
+"""Conditions that rows are expected to meet, bound to the columns of a stream: `Expect`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.operators.describe.stages import Expect
+from tidestate.operators.expressions.binding import BoundExpression, bind_condition
+from tidestate.operators.plan.reasons import EXPECTATION
+from tidestate.operators.plan.stages import StageResult
+from tidestate.statestore.arrays import Flags
+
+
+@dataclass(frozen=True)
+class BoundExpectations:
+    """Expectations that are written one after the other, over columns of this ``schema``, to which they are bound
+    again in each process. Each sees every row, so that a row has the names of all that it does not meet.
+    """
+
+    expectations: tuple[Expect, ...]
+    schema: pa.Schema
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoundExpectations, (self.expectations, self.schema)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that the conditions name."""
+        return tuple(dict.fromkeys(name for expectation in self.expectations for name in expectation.reads))
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """None: rows stay as they are."""
+        return ()
+
+    @cached_property
+    def conditions(self) -> list[BoundExpression]:
+        """What is true of a row that meets each of them."""
+        return [bind_condition(expectation.condition, self.schema) for expectation in self.expectations]
+
+    def run(self, rows: pa.Table) -> StageResult:
+        """All rows, which of them are refused, and which do not meet each expectation: its condition is false or
+        null.
+        """
+        violations, refused = dict[str, Flags](), np.zeros(rows.num_rows, bool)
+        for expectation, condition in zip(self.expectations, self.conditions, strict=True):
+            violated = ~condition.evaluate(rows).fill_null(False).to_numpy(zero_copy_only=False)
+            if violated.any():
+                violations[expectation.name] = violated
+                if expectation.otherwise != "count":
+                    refused |= violated
+        return StageResult(rows, reason=EXPECTATION, violations=violations, refused=refused)
