@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.children.computed import computed_sums, orders
+from tests.helpers.arriving_rows import ARRIVING, BATCHES, arriving
 from tests.helpers.cti_rows import SETTINGS
 from tests.helpers.cti_rows import job as cti_job
 from tests.helpers.cti_rows import rows as cti_rows
@@ -28,19 +29,7 @@ from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
-TIME_TYPE = pa.timestamp("us", "UTC")
-ARRIVING = pa.schema({"at": TIME_TYPE, "p": pa.int64(), "q": pa.int64(), "k": pa.string()})
-ROW = st.tuples(st.integers(0, 300), st.none() | st.integers(-3, 9), st.integers(0, 5), st.sampled_from("abc"))
-BATCHES = st.lists(st.lists(ROW, max_size=6), min_size=1, max_size=5)
 LEFT_OUT = "left out"
-
-
-def arriving(rows: list[Any]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * 4
-    times = pa.array([second * 1_000_000 for second in columns[0]], pa.int64()).view(TIME_TYPE)
-    return pa.table(
-        [times, *(pa.array(c, f.type) for c, f in zip(columns[1:], list(ARRIVING)[1:], strict=True))], schema=ARRIVING
-    )
 
 
 def by_python(rows: list[Any]) -> list[Any]:

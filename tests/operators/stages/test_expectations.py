@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.children import expected
+from tests.helpers.arriving_rows import ARRIVING, BATCHES, arriving
 from tests.helpers.forked import Forked
 from tests.helpers.process import SCRATCH
 from tests.helpers.runners import RUNNERS
@@ -24,19 +24,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
-TIME_TYPE = pa.timestamp("us", "UTC")
-ARRIVING = pa.schema({"at": TIME_TYPE, "p": pa.int64(), "q": pa.int64(), "k": pa.string()})
-ROW = st.tuples(st.integers(0, 300), st.none() | st.integers(-3, 9), st.integers(0, 5), st.sampled_from("abc"))
-BATCHES = st.lists(st.lists(ROW, max_size=6), min_size=1, max_size=5)
 Row = tuple[int, Any, int, str]
-
-
-def arriving(rows: list[Row]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * 4
-    times = pa.array([second * 1_000_000 for second in columns[0]], pa.int64()).view(TIME_TYPE)
-    return pa.table(
-        [times, *(pa.array(c, f.type) for c, f in zip(columns[1:], list(ARRIVING)[1:], strict=True))], schema=ARRIVING
-    )
 
 
 def windows(stream: Any, lateness: str = "1 minute", **more: Any) -> Any:
@@ -261,13 +249,13 @@ def test_between_operators_a_result_and_what_takes_it_back_are_rejected_together
     assert harness.counters()["all.expectation"] == 3
 
 
-NAMES = ("", " price", "x" * 81, "a\nb")
+BAD_NAMES = ("", " price", "x" * 81, "a\nb")
 
 
 def test_what_is_refused_at_once() -> None:
     source = ts.stream(event_time="at")
     calls: list[tuple[str, Any]] = [
-        ("expectation-name", lambda name=name: source.expect(name, "p > 0")) for name in NAMES
+        ("expectation-name", lambda name=name: source.expect(name, "p > 0")) for name in BAD_NAMES
     ]
     calls += [
         ("expectation-name", lambda: source.expect("price", "p > 0").where("q > 0").expect("price", "p > 1")),
