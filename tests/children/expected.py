@@ -18,7 +18,9 @@ from tidestate.operators.engine.driver import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
 
-SCHEMA = pa.schema({"at": pa.timestamp("us", "UTC"), "shop": pa.string(), "price": pa.int64(), "kind": pa.string()})
+SALES_SCHEMA = pa.schema(
+    {"at": pa.timestamp("us", "UTC"), "shop": pa.string(), "price": pa.int64(), "kind": pa.string()}
+)
 STRICT_BATCHES = 3
 STRICT, MENDED = "price > 0", "price > 0 or kind = 'refund'"
 
@@ -42,7 +44,7 @@ def batches() -> list[pa.Table]:
             shop = None if place == 10 else "ab"[place % 2]
             kind = "refund" if place in (1, 6) else "sale"
             rows.append({"at": time, "shop": shop, "price": price, "kind": kind})
-        tables.append(pa.Table.from_pylist(rows, SCHEMA))
+        tables.append(pa.Table.from_pylist(rows, SALES_SCHEMA))
     return tables
 
 

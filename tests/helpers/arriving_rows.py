@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 TIME_TYPE = pa.timestamp("us", "UTC")
-ARRIVING = pa.schema({"at": TIME_TYPE, "p": pa.int64(), "q": pa.int64(), "k": pa.string()})
-ROW = st.tuples(st.integers(0, 300), st.none() | st.integers(-3, 9), st.integers(0, 5), st.sampled_from("abc"))
-BATCHES = st.lists(st.lists(ROW, max_size=6), min_size=1, max_size=5)
+STAGED_SCHEMA = pa.schema({"at": TIME_TYPE, "p": pa.int64(), "q": pa.int64(), "k": pa.string()})
+DRAWN_ROW = st.tuples(st.integers(0, 300), st.none() | st.integers(-3, 9), st.integers(0, 5), st.sampled_from("abc"))
+DRAWN_BATCHES = st.lists(st.lists(DRAWN_ROW, max_size=6), min_size=1, max_size=5)
 
 
 def arriving(rows: list[Any]) -> pa.Table:
@@ -18,5 +18,6 @@ def arriving(rows: list[Any]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [[]] * 4
     times = pa.array([second * 1_000_000 for second in columns[0]], pa.int64()).view(TIME_TYPE)
     return pa.table(
-        [times, *(pa.array(c, f.type) for c, f in zip(columns[1:], list(ARRIVING)[1:], strict=True))], schema=ARRIVING
+        [times, *(pa.array(c, f.type) for c, f in zip(columns[1:], list(STAGED_SCHEMA)[1:], strict=True))],
+        schema=STAGED_SCHEMA,
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.children.computed import computed_sums, orders
-from tests.helpers.arriving_rows import ARRIVING, BATCHES, arriving
+from tests.helpers.arriving_rows import DRAWN_BATCHES, STAGED_SCHEMA, arriving
 from tests.helpers.cti_rows import SETTINGS
 from tests.helpers.cti_rows import job as cti_job
 from tests.helpers.cti_rows import rows as cti_rows
@@ -43,14 +43,14 @@ def windows(stream: Any) -> Any:
 
 
 def result(job: Any, batches: list[pa.Table]) -> list[Any]:
-    harness = job.harness(ARRIVING)
+    harness = job.harness(STAGED_SCHEMA)
     tables = [harness.feed(batch) for batch in batches]
     names = ["window_start", "k", "n", "total", "timing", "kind"]
     return [[row for row in t.select(names).to_pylist() if row["k"] != LEFT_OUT] for t in tables]
 
 
 @settings(max_examples=settings.default.max_examples * 3)  # type: ignore[union-attr]
-@given(BATCHES)
+@given(DRAWN_BATCHES)
 def test_rows_that_are_left_out_move_the_watermark_and_nothing_else(batches: list[list[Any]]) -> None:
     source = ts.stream(event_time="at")
     staged = source.with_columns(p=col("p") * col("q"), was=col("p")).where("was > 0")
@@ -108,7 +108,7 @@ def run_with_restarts(job: Any, batches: list[pa.Table], restarts: list[bool], r
 
 
 @given(
-    BATCHES,
+    DRAWN_BATCHES,
     st.sampled_from([*KINDS]),
     st.sampled_from(["accumulating", "discarding", "retracting"]),
     st.sampled_from([0, 10, 200]),
@@ -150,9 +150,9 @@ GENERATORS = {
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-@given(batches=BATCHES)
+@given(batches=DRAWN_BATCHES)
 def test_whatever_the_watermark_goes_by(generator: str, batches: list[list[Any]]) -> None:
-    schema = ARRIVING.append(pa.field("flag", pa.bool_()))
+    schema = STAGED_SCHEMA.append(pa.field("flag", pa.bool_()))
 
     def run(stream: Any, rows_of: Any) -> list[Any]:
         harness = windows(GENERATORS[generator](stream)).harness(schema)
@@ -199,7 +199,7 @@ def test_ctis_are_made_of_all_rows(setting: int) -> None:
 
 def test_a_row_that_is_left_out_needs_no_key_and_keeps_its_source_awake() -> None:
     source = ts.stream(event_time="at").watermark(by="q", idle_timeout="1 minute").where(col("k").isNotNull())
-    harness = windows(source).harness(ARRIVING)
+    harness = windows(source).harness(STAGED_SCHEMA)
     harness.advance_processing_time("2024-01-01T00:00:00Z")
     harness.feed(arriving([(5, 1, 1, "a"), (5, 1, 2, "b")]))
     assert harness.feed(arriving([(300, 1, 1, None), (290, 1, 2, "b")])).num_rows > 0
@@ -213,7 +213,7 @@ def test_messages_that_are_left_out_are_not_known(runner: str, tmp_path: Path) -
     source = ts.stream(event_time="at", offset="q").where("p > 0")
     made = windows(source).messages(retain="1 hour")
     rows = [arriving([(1, 5, 1, "a"), (2, 0, 2, "a")]), arriving([(2, 0, 2, "a"), (1, 5, 1, "a"), (3, 7, 3, "a")])]
-    running = RUNNERS[runner](made, ARRIVING, tmp_path)
+    running = RUNNERS[runner](made, STAGED_SCHEMA, tmp_path)
     panes = running.run(rows)
     assert [(row["n"], row["total"]) for row in panes] == [(2, 12)]
     totals = Checkpoint.open(tmp_path).newest().manifest.totals  # type: ignore[union-attr]
@@ -223,7 +223,7 @@ def test_messages_that_are_left_out_are_not_known(runner: str, tmp_path: Path) -
 def test_identities_are_not_computed(tmp_path: Path) -> None:
     source = ts.stream(event_time="at", offset="q", origin="k").with_columns(q="q + 1")
     with pytest.raises(UsageError) as error:
-        windows(source).messages().harness(ARRIVING)
+        windows(source).messages().harness(STAGED_SCHEMA)
     assert error.value.code == "stage-identity"
     other = ts.stream("b", event_time="at", offset="q")
     with pytest.raises(UsageError) as error:
@@ -302,11 +302,11 @@ def whole(stream: Any) -> Any:
     return made.allowed_lateness("1 hour").named("all")
 
 
-@given(BATCHES)
+@given(DRAWN_BATCHES)
 def test_results_are_filtered_between_operators_with_what_takes_them_back(batches: list[list[Any]]) -> None:
     """The net is that of the last panes of the first operator."""
     job = whole(per_key(ts.stream(event_time="at")).where("n >= 2 and total > 3").with_columns(total="total * 10"))
-    harness = job.harness(ARRIVING)
+    harness = job.harness(STAGED_SCHEMA)
     tables = [harness.feed(arriving(rows)) for rows in batches] + [harness.finish()]
     net: dict[Any, Any] = {}
     for row in (row for table in tables for row in table.to_pylist()):
@@ -406,7 +406,7 @@ def test_what_may_change(change: str, tmp_path: Path) -> None:
 
     first, second = [(1, 5, 1, "a"), (2, 2, 2, "a")], [(30, 5, 3, "b")]
     before.standalone(checkpoint=tmp_path).run(batches(before, first))
-    schema = dict.fromkeys(after.streams, ARRIVING) if len(after.streams) > 1 else ARRIVING
+    schema = dict.fromkeys(after.streams, STAGED_SCHEMA) if len(after.streams) > 1 else STAGED_SCHEMA
     plan = after.plan(tmp_path, schema=schema)
     assert bool(plan.refusals) == bool(why)
     running = after.standalone(checkpoint=tmp_path, policy=Policy(dropped="accept"))
@@ -447,14 +447,15 @@ def test_what_is_refused_at_once() -> None:
 
 def test_what_does_not_fit_the_rows() -> None:
     source = ts.stream(event_time="at")
-    refused("expression-name", lambda: windows(source.where("pp > 0")).harness(ARRIVING))
-    refused("expression-type", lambda: windows(source.where("p + 1")).harness(ARRIVING))
-    refused("column-missing", lambda: windows(source.select("p", "k")).harness(ARRIVING))
-    refused("column-missing", lambda: windows(source.select("at", "p", "k", "nothing")).harness(ARRIVING))
+    refused("expression-name", lambda: windows(source.where("pp > 0")).harness(STAGED_SCHEMA))
+    refused("expression-type", lambda: windows(source.where("p + 1")).harness(STAGED_SCHEMA))
+    refused("column-missing", lambda: windows(source.select("p", "k")).harness(STAGED_SCHEMA))
+    refused("column-missing", lambda: windows(source.select("at", "p", "k", "nothing")).harness(STAGED_SCHEMA))
     taken = whole(per_key(source).with_columns(kind=when(col("n") > 1, "a").otherwise("b")))
-    refused("stage-column", lambda: taken.harness(ARRIVING))
+    refused("stage-column", lambda: taken.harness(STAGED_SCHEMA))
     refused(
-        "time-zone", lambda: windows(source.with_columns(d=fn.hour("at", zone="Europe/Berlin"))).harness(ARRIVING)
+        "time-zone",
+        lambda: windows(source.with_columns(d=fn.hour("at", zone="Europe/Berlin"))).harness(STAGED_SCHEMA),
     )
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.children import expected
-from tests.helpers.arriving_rows import ARRIVING, BATCHES, arriving
+from tests.helpers.arriving_rows import DRAWN_BATCHES, STAGED_SCHEMA, arriving
 from tests.helpers.forked import Forked
 from tests.helpers.process import SCRATCH
 from tests.helpers.runners import RUNNERS
@@ -60,7 +60,7 @@ def judged(row: Row) -> tuple[str, list[str]]:
 
 
 @settings(max_examples=settings.default.max_examples * 2)  # type: ignore[union-attr]
-@given(BATCHES, st.lists(st.booleans(), max_size=3))
+@given(DRAWN_BATCHES, st.lists(st.booleans(), max_size=3))
 def test_the_rows_that_meet_them_are_taken_and_the_others_are_in_the_ledger(
     batches: list[list[Row]], restarts: list[bool]
 ) -> None:
@@ -104,7 +104,7 @@ def net(root: Path, key: str = "k") -> list[str]:
 
 
 @settings(max_examples=settings.default.max_examples)
-@given(BATCHES, BATCHES, st.booleans())
+@given(DRAWN_BATCHES, DRAWN_BATCHES, st.booleans())
 def test_after_the_condition_was_mended_the_net_is_that_of_a_job_that_had_it_from_the_start(
     before: list[list[Row]], after: list[list[Row]], is_named: bool
 ) -> None:
@@ -214,7 +214,7 @@ def test_a_batch_that_fails_leaves_nothing(case: str, tmp_path: Path) -> None:
 def test_runners(runner: str, tmp_path: Path) -> None:
     source = ts.stream(event_time="at", offset="q").expect("price", "p > 0")
     job = windows(source.expect("k", "k = 'a'", otherwise="count")).messages(retain="1 hour")
-    running = RUNNERS[runner](job, ARRIVING, tmp_path)
+    running = RUNNERS[runner](job, STAGED_SCHEMA, tmp_path)
     found = running.run([arriving([(1, 5, 1, "a"), (2, 0, 2, "a"), (3, 2, 3, "b")])])
     assert sorted((row["k"], row["n"]) for row in found) == [("a", 1), ("b", 1)]
     totals = head_of(tmp_path).totals
@@ -225,13 +225,13 @@ def test_by_hand_no_batch_can_fail(tmp_path: Path) -> None:
     for more in ({"otherwise": "fail"}, {"at_most": 0.5}):
         job = windows(ts.stream(event_time="at", offset="q").expect("price", "p > 0", **more))
         with pytest.raises(UsageError) as error:
-            job.by_hand(ARRIVING, checkpoint=tmp_path)
+            job.by_hand(STAGED_SCHEMA, checkpoint=tmp_path)
         assert error.value.code == "expectation-by-hand"
 
 
 def test_rejected_rows_do_not_move_time(tmp_path: Path) -> None:
     source = ts.stream(event_time="at")
-    harness = windows(source.expect("price", "p > 0")).harness(ARRIVING)
+    harness = windows(source.expect("price", "p > 0")).harness(STAGED_SCHEMA)
     assert harness.feed(arriving([(1, 1, 1, "a"), (200, -1, 1, "a")])).num_rows == 0
     assert harness.feed(arriving([(100, 1, 1, "a")])).num_rows == 1
 
@@ -239,7 +239,7 @@ def test_rejected_rows_do_not_move_time(tmp_path: Path) -> None:
 def test_between_operators_a_result_and_what_takes_it_back_are_rejected_together() -> None:
     per_key = windows(ts.stream(event_time="at"), "1 hour").expect("n is small", "n < 3")
     grouped = per_key.group_by().window(ts.tumbling("1 hour")).aggregate(rows=agg.count(), sum=agg.sum("total"))
-    harness = grouped.allowed_lateness("1 day").named("all").harness(ARRIVING)
+    harness = grouped.allowed_lateness("1 day").named("all").harness(STAGED_SCHEMA)
     harness.feed(arriving([(1, 1, 1, "a"), (1, 2, 1, "b"), (1, 2, 1, "b")]))
     harness.feed(arriving([(100, 1, 1, "a")]))  # a with 1, b with 2
     harness.feed(arriving([(2, 5, 1, "b"), (300, 1, 1, "a")]))  # b with 3 is rejected, b with 2 taken back
@@ -263,8 +263,8 @@ def test_what_is_refused_at_once() -> None:
         ("expectation-share", lambda: source.expect("price", "p > 0", at_most=1.5)),
         ("expectation-otherwise", lambda: source.expect("price", "p > 0", otherwise="drop")),
         ("expression-text", lambda: source.expect("price", "p >")),
-        ("expression-name", lambda: windows(source.expect("price", "pp > 0")).harness(ARRIVING)),
-        ("expression-type", lambda: windows(source.expect("price", "p + 1")).harness(ARRIVING)),
+        ("expression-name", lambda: windows(source.expect("price", "pp > 0")).harness(STAGED_SCHEMA)),
+        ("expression-type", lambda: windows(source.expect("price", "p + 1")).harness(STAGED_SCHEMA)),
     ]
     for code, call in calls:
         with pytest.raises(UsageError) as error:
@@ -277,7 +277,7 @@ def test_they_may_change_but_on_input_that_takes_rows_back(tmp_path: Path) -> No
     tables = [arriving([(1, 5, 1, "a")]), arriving([(2, 5, 1, "a")])]
     windows(source.expect("price", "p > 0")).standalone(checkpoint=tmp_path / "a").run(tables[:1])
     changed = windows(source.expect("price", "p > 1", at_most=0.5).expect("more", "q > 0", otherwise="count"))
-    plan = changed.plan(tmp_path / "a", schema=ARRIVING)
+    plan = changed.plan(tmp_path / "a", schema=STAGED_SCHEMA)
     assert not plan.refusals
     assert 'expect("price", "p > 0") -> expect("price", "p > 1", at_most=0.5)' in str(plan)
     changed.standalone(checkpoint=tmp_path / "a").run(tables)
