@@ -50,7 +50,9 @@ TableName = Annotated[
 ]
 KeyOption = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value in this column. Repeatable."),
+    typer.Option(
+        "--key", metavar="COLUMN=VALUE", help="Only rows with this value in this column, or in its list. Repeatable."
+    ),
 ]
 WindowOption = Annotated[
     str | None, typer.Option("--window", metavar="TIME", help="Only windows that start or end at this time.")

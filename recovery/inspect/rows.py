@@ -27,7 +27,7 @@ from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
 from tidestate.statestore.missing_columns import missing_columns
-from tidestate.statestore.spec.lists import whole
+from tidestate.statestore.spec.lists import flat, whole
 from tidestate.statestore.spec.schema_evolution import project_columns, same_instants
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
@@ -58,8 +58,8 @@ class OutputFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of rows, all as text: ``keys`` are columns and their values; ``window`` is the start or end of the
-    window; its end (or else the first time of the row) is at ``since`` or later and before ``until``.
+    """A filter of rows, all as text: ``keys`` are columns and their values, of a column of lists a value that the list
+    has; ``window`` is the start or end of the window; its end (or else the first time of the row) is at ``since`` or later and before ``until``.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Wanted:
     def of(self, rows: pa.Table) -> pa.Table:
         """The matching ``rows``. Raises `UsageError` for a missing column or a value of another type."""
         for name, text in self.keys.items():
-            rows = rows.filter(pc.equal(_column(rows, name), value_of_text(text, rows.schema.field(name).type, name)))
+            rows = rows.filter(_having(_column(rows, name), text, name))
         if self.window is not None:
             bounds = [name for name in (*STARTS, *ENDS) if name in rows.column_names]
             if not bounds:
@@ -89,6 +89,15 @@ class Wanted:
                 time = _time_column(rows)
                 rows = rows.filter(test(rows[time], value_of_text(bound, rows.schema.field(time).type, time)))
         return rows
+
+
+def _having(column: pa.ChunkedArray, text: str, name: str) -> pa.ChunkedArray | pa.Array:
+    """Which rows have a value in a column, or in the list there. Raises `UsageError` for one of another type."""
+    if not pa.types.is_list(column.type):
+        return pc.equal(column, value_of_text(text, column.type, name))
+    values, owners = flat(column)
+    hits = owners[pc.fill_null(pc.equal(values, value_of_text(text, values.type, name)), False).to_numpy(False)]
+    return pa.array(np.isin(np.arange(len(column)), hits))
 
 
 def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorState]:

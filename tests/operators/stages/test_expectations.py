@@ -17,6 +17,7 @@ import tidestate as ts
 from tests.children import expected
 from tests.helpers.arriving_rows import DRAWN_BATCHES, STAGED_SCHEMA, arriving
 from tests.helpers.forked import Forked
+from tests.helpers.hostile import run
 from tests.helpers.process import SCRATCH
 from tests.helpers.runners import RUNNERS
 from tidestate import agg, col
@@ -227,6 +228,16 @@ def test_by_hand_no_batch_can_fail(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error:
             job.by_hand(STAGED_SCHEMA, checkpoint=tmp_path)
         assert error.value.code == "expectation-by-hand"
+
+
+@pytest.mark.parametrize(("name", "count"), [("price", 2), ("k", 2), ("other", 0)])
+def test_the_command_finds_them_by_name(name: str, count: int, tmp_path: Path) -> None:
+    job = windows(ts.stream(event_time="at").expect("price", "p > 0").expect("k", "k = 'a'"))
+    job.standalone(checkpoint=tmp_path).run(
+        [arriving([(1, 0, 1, "a"), (1, 0, 1, "b"), (1, 1, 1, "b"), (1, 1, 1, "a")])]
+    )
+    done = run(tmp_path, ["late", "--key", f"expectations={name}", "--format", "json"])
+    assert done.stdout.count('"reason"') == count
 
 
 def test_rejected_rows_do_not_move_time(tmp_path: Path) -> None:
