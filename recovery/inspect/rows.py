@@ -58,8 +58,9 @@ class OutputFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of rows, all as text: ``keys`` are columns and their values, of a column of lists a value that the list
-    has; ``window`` is the start or end of the window; its end (or else the first time of the row) is at ``since`` or later and before ``until``.
+    """A filter of rows, all as text: ``keys`` are columns and their values, of a column of lists a value that the
+    list has; ``window`` is the start or end of the window; its end (or else the first time of the row) is at
+    ``since`` or later and before ``until``.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)

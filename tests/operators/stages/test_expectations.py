@@ -236,8 +236,8 @@ def test_the_command_finds_them_by_name(name: str, count: int, tmp_path: Path) -
     job.standalone(checkpoint=tmp_path).run(
         [arriving([(1, 0, 1, "a"), (1, 0, 1, "b"), (1, 1, 1, "b"), (1, 1, 1, "a")])]
     )
-    done = run(tmp_path, ["late", "--key", f"expectations={name}", "--format", "json"])
-    assert done.stdout.count('"reason"') == count
+    done = run(tmp_path, ["late", "--key", f"expectations={name}"])
+    assert done.stdout.count("1970-01-01 00:00:01") == count
 
 
 def test_rejected_rows_do_not_move_time(tmp_path: Path) -> None:
