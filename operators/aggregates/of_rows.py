@@ -31,8 +31,8 @@ def _column_tree(name: str, value: ColumnOrExpr) -> ExprNode:
         return ColumnNode(value)
     if not isinstance(value, Expr) and not type(value).__module__.startswith("pyspark."):
         raise UsageError(
-            f'an aggregate takes the name of a column, or an expression such as col("price") * col("qty"), for '
-            f"{name}=",
+            f'an aggregate takes a column by its name, such as {name}="name", or an expression, such as '
+            'col("price") * col("qty")',
             code="argument",
             parameter=name,
             found=f"{value!r:.100} ({type(value).__name__})",

@@ -58,7 +58,7 @@ def contents(root: Path) -> dict[Path, tuple[bytes, int]]:
 def planned(job: OperatorStream | Runnable, root: Path, **options: Any) -> StartPlan:
     """The plan of a job, or of a stored description, which touches nothing."""
     before = contents(root)
-    plan = job.plan(root, **options) if isinstance(job, OperatorStream) else plan_start(job, str(root), **options)
+    plan = plan_start(job, str(root), **options) if isinstance(job, Runnable) else job.plan(root, **options)
     assert contents(root) == before
     forget()
     return plan

@@ -151,7 +151,10 @@ def test_a_reason_of_rows_that_are_never_put_back_is_refused(reason: str, why: s
     feed(harness, (5, "a", 2))
     with pytest.raises(UsageError, match=why) as caught:
         harness.reprocess_late(reason=reason)
-    assert (caught.value.code, caught.value.context["there"]) == ("feed-reason", ["very_late", "undecodable"])
+    assert (caught.value.code, caught.value.context["there"]) == (
+        "feed-reason",
+        ["very_late", "undecodable", "expectation"],
+    )
     with pytest.raises(UsageError, match="leave it out"):
         harness.reprocess_late(table((5, "a", 2)), reason="very_late")
     assert plain(harness.reprocess_late(reason="very_late"))
