@@ -36,6 +36,12 @@ ValueList = list[Any]
 Sketching = Callable[[Sequence[bytes], ValueList, int], bytes]
 """The union of stored sketches and of values, as a sketch of a given size."""
 SketchFunction = Literal["hll", "theta", "quantile_approx"]
+SIZES: dict[SketchFunction, tuple[str, int]] = {
+    "hll": ("precision", 12),
+    "theta": ("lg_k", 12),
+    "quantile_approx": ("k", 200),
+}
+"""What users call the size of a sketch, and its default."""
 COMBINERS: dict[SketchFunction, str] = {
     "hll": "tidestate-hll-values",
     "theta": "tidestate-theta-values",

@@ -15,6 +15,7 @@ from tidestate.operators.aggregates.aggregate import Aggregate, OfExpressions
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.aggregates.value_sketches import SIZES, ValueSketch
 from tidestate.operators.describe.join_choices import Update
 from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, Select, Stage
 from tidestate.operators.describe.triggers import EachElement, Trigger
@@ -147,6 +148,10 @@ def _aggregate(aggregate: Aggregate) -> str:
         if name not in _OF_EXPRESSIONS
         and (name in _REQUIRED or getattr(aggregate, name) != defaults.get(name, msgspec.UNSET))
     }
+    if isinstance(aggregate, ValueSketch):
+        name, default = SIZES[aggregate.function]
+        q = {} if aggregate.q is None else {"q": aggregate.q}
+        options = {"column": aggregate.column} | q | ({} if aggregate.size == default else {name: aggregate.size})
     if aggregate.function == "median":
         options = {"column": aggregate.column}
     if aggregate.expression is not None:

@@ -35,6 +35,7 @@ from tidestate.recovery.inspect.rows import (
     table_of,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.manifest import Output as OutputOf
 from tidestate.recovery.log.moments import head_at
 
@@ -126,7 +127,29 @@ def _print_output(
             return checkpoint.outputs(first or 0, last)
 
         rows = output_rows(checkpoint, outputs(), kind, name, selection)
-        _print(rows, form, output, limit, as_json, progress, lambda: output_schema(checkpoint, outputs(), kind, name))
+        note = _other_ledgers(head, name, outputs()) if kind == "late" and operator is None else ""
+        _print(
+            rows,
+            form,
+            output,
+            limit,
+            as_json,
+            progress,
+            lambda: output_schema(checkpoint, outputs(), kind, name),
+            note,
+        )
+
+
+def _other_ledgers(head: Manifest, name: str, outputs: Iterable[OutputOf]) -> str:
+    """What the ledgers of other operators have; empty where they have nothing."""
+    counts = dict.fromkeys((other for other in head.operators if other != name), 0)
+    if not counts:
+        return ""
+    for output in outputs:
+        for other in counts:
+            counts[other] += sum(ref.rows for ref in output.late_of(other))
+    there = ", ".join(f"{count:,} of {other}" for other, count in counts.items() if count)
+    return f"the ledger of {name}; there are {there}: --operator" if there else ""
 
 
 def _print(
@@ -137,9 +160,10 @@ def _print(
     as_json: bool,
     progress: Bar,
     columns: Callable[[], pa.Schema] | None = None,
+    note: str = "",
 ) -> None:
-    form = Format.json if as_json else form
-    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns, progress.clear)
+    form, limit = Format.json if as_json else form, 50 if limit is None and form is Format.table else limit
+    print_rows(rows, form, output, limit, columns, progress.clear, note)
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:

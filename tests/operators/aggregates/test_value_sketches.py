@@ -200,6 +200,22 @@ def test_a_size_outside_of_its_range_is_refused(make: Any) -> None:
     assert error.value.code == "aggregate-option"
 
 
+def test_they_are_printed_as_they_are_written() -> None:
+    """With the names that users have for the sizes, and without defaults."""
+    results = {
+        "a": agg.hll("v"),
+        "b": agg.theta("v", lg_k=10, where="v > 0"),
+        "c": agg.quantile_approx("v", 0.5),
+        "d": agg.quantile_approx("v", 0.5, k=100),
+        "e": agg.hll("v", precision=9),
+        "f": agg.most_common("v", 3),
+    }
+    text = str(HOURS.aggregate(**results).explain())
+    for call in ('hll("v")', 'theta("v", lg_k=10, where="v > 0")', 'quantile_approx("v", 0.5)',
+                 'quantile_approx("v", 0.5, k=100)', 'hll("v", precision=9)', 'most_common("v", 3)'):  # fmt: skip
+        assert f"=agg.{call}" in text
+
+
 def test_decimals_and_numbers_of_any_width_have_quantiles() -> None:
     for kind in (pa.decimal128(10, 2), pa.uint64(), pa.float32(), pa.int16()):
         schema = pa.schema([("t", TIME), ("k", pa.string()), ("o", pa.int64()), ("w", pa.int64()), ("v", kind)])

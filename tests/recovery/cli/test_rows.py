@@ -175,6 +175,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     assert [row["k"] for row in json_here("state", tmp_path, "--operator", "first", "--json")] == ["b"]
     assert [row["k"] for row in json_here("late", tmp_path, "--operator", "first", "--json")] == ["late"]
     assert json_here("late", tmp_path, "--json") == []
+    assert "the ledger of second; there are 1 of first: --operator" in tidestate_here("late", tmp_path).stdout
     assert "operator" in tidestate_here("show", tmp_path).stdout
     assert [row["events"] for row in json_here("list", tmp_path, "--json")] == [0, 2, 1]
 
