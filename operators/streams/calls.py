@@ -14,7 +14,7 @@ from tidestate.operators.streams.words import value_text
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
-_VIEWS = ("watermark", "timed_by", "where", "with_columns", "select")
+_VIEWS = ("watermark", "timed_by", "where", "with_columns", "select", "expect", "expect_all")
 """Methods whose result is the same stream, read in another way."""
 
 

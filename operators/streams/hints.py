@@ -19,7 +19,7 @@ _INSTEAD = {
     "unionByName": "use the function union(…)",
     "union": "use the function union(…)",
     "merge": "use the function merge(…)",
-    **dict.fromkeys(("where", "with_columns", "select"), _BEFORE),
+    **dict.fromkeys(("where", "with_columns", "select", "expect", "expect_all"), _BEFORE),
     "filter": ".where(…)",
     **dict.fromkeys(("withColumn", "withColumns"), '.with_columns(total=col("price") * col("qty"))'),
     "withColumnRenamed": '.select(…, new=col("old"))',

@@ -23,6 +23,7 @@ OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "of Spark's watermarks": (lambda: CLICKS.withWatermark("at", "5 m"), "watermark_delay="),
     "a filter": (lambda: PER_HOUR.filter("n > 1"), r"\.where"),
     "a filter of groups": (lambda: BY_USER.where("n > 1"), "before .group_by"),
+    "an expectation of groups": (lambda: BY_USER.expect("n", "n > 1"), "before .group_by"),
     "an input runs": (lambda: CLICKS.on_spark(None), "only an operator can run"),
     "a watermark of groups": (lambda: BY_USER.watermark(None), "before .group_by"),
     "a result without a name": (lambda: BY_USER.count(), "give each result a name"),
