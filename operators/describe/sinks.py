@@ -155,7 +155,18 @@ class Sinks(Generic[_P]):
 
 
 def _check_once(sink: Sink[Any], fitted: list[Sink[Any]]) -> None:
-    """Raise `UsageError` for a sink that stores the rows of another output already."""
+    """Raise `UsageError` for a sink that stores the rows of another output already, or upserts into the target of
+    one: rows of equal keys would overwrite each other.
+    """
+    target = getattr(sink, "target", None)
+    upserts = [other for other in fitted if target is not None and getattr(other, "target", None) == target]
+    if any("upsert" in (sink.changes, other.changes) for other in upserts):  # type: ignore[attr-defined]
+        raise UsageError(
+            "two outputs would upsert into one target, and overwrite each other's rows: give each its own, or write "
+            'changes="append"',
+            code="sink-output",
+            sink=sink_name(sink),
+        )
     if any(sink is other for other in fitted):
         raise UsageError(
             "this sink stores the rows of one output, and is given to several: make one for each output, with a "

@@ -96,6 +96,11 @@ class IcebergSink(WithdrawingSink):
         self._table, self._catalog, self._properties = table, catalog, GivenOptions(properties or {})
         self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self))
 
+    @property
+    def target(self) -> object:
+        """The table, and the catalogue that it is in."""
+        return self._table, self._catalog
+
     def __str__(self) -> str:
         return f"IcebergSink({self._table!r})"
 

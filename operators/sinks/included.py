@@ -134,6 +134,11 @@ class IncludedSink(ABC):
             self._complaint = why
             log.warning("%s refuses: %s", self, why)
 
+    @property
+    def target(self) -> object:
+        """What it writes to: equal for sinks that write to one target."""
+        return str(self)
+
     @abstractmethod
     def __str__(self) -> str:
         """The kind of sink and its target, without a password."""

@@ -32,7 +32,7 @@ from tidestate.recovery.log.manifest import Delivered
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
-from tidestate.sinks import ParquetSink
+from tidestate.sinks import DeltaSink, ParquetSink
 from tidestate.statestore.errors import NotFoundError, UsageError
 
 BATCHES = sample(6, 60)
@@ -212,6 +212,21 @@ def test_a_sink_that_is_included_has_one_output(tmp_path: Path) -> None:
         running.run(BATCHES)
     assert refused.value.code == "sink-output"
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("changes", [("upsert", "upsert"), ("append", "upsert"), ("append", "append")])
+def test_two_outputs_do_not_upsert_into_one_table(changes: tuple[str, str], tmp_path: Path) -> None:
+    first, second = (DeltaSink(tmp_path / "table", changes=each) for each in changes)
+    running = several().standalone(checkpoint=tmp_path / "root", sink={"by_key": first, "of_all": [Taken(), second]})
+    if "upsert" not in changes:
+        # Both append: whether the rows fit one table is the table's matter.
+        assert first.target == second.target
+        return
+    with pytest.raises(UsageError, match="overwrite each other's rows") as refused:
+        running.run(BATCHES)
+    assert refused.value.code == "sink-output"
+    assert not (tmp_path / "root").exists()
+    assert not (tmp_path / "table").exists()
 
 
 def test_what_cannot_be_a_job_is_refused() -> None:
