@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -53,9 +54,10 @@ class StagedInput:
             for name in names
             if name in made_names or name not in seen_names
         )
-        taken_names = {*plan.input.schema.names, *(field.name for field in plan.ledger_facts)}
-        added_names = (*dict(ledger_names).values(), COMPUTED, *self._names_missed)
-        if clash := sorted(name for name in added_names if name in taken_names):
+        own_names = [*plan.input.schema.names, *(field.name for field in plan.ledger_facts)]
+        added_names = [*dict(ledger_names).values(), COMPUTED, *self._names_missed]
+        counts = Counter([*own_names, *added_names])
+        if clash := sorted(name for name in set(added_names) if counts[name] > 1):
             raise UsageError(
                 "the late ledger has columns of these names: rename the columns of the input",
                 code="name-taken",

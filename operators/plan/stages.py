@@ -216,7 +216,8 @@ class Stages:
 
     def without_arrivals(self, rows: pa.Table) -> pa.Table:
         """``rows`` without the columns that only the late ledger has."""
-        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED, MISSED_EXPECTATIONS]
+        missed = [MISSED_EXPECTATIONS] if self.expectations else []
+        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED, *missed]
         return rows.drop_columns([name for name in ledger_names if name in rows.column_names])
 
 

@@ -79,7 +79,7 @@ class BoundFilter:
 
     def run(self, rows: pa.Table) -> StageResult:
         """All rows, and which of them stay: those whose condition is true, neither false nor null."""
-        flags: Flags = self.condition.evaluate(rows).fill_null(False).to_numpy(zero_copy_only=False)
+        flags: Flags = self.condition.evaluate(rows).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
         return StageResult(rows, passes=flags)
 
 

@@ -49,7 +49,7 @@ class BoundExpectations:
         """
         violations, refused = dict[str, Flags](), np.zeros(rows.num_rows, bool)
         for expectation, condition in zip(self.expectations, self.conditions, strict=True):
-            violated = ~condition.evaluate(rows).fill_null(False).to_numpy(zero_copy_only=False)
+            violated = ~condition.evaluate(rows).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
             if violated.any():
                 violations[expectation.name] = violated
                 if expectation.otherwise != "count":

@@ -445,6 +445,29 @@ def test_what_is_refused_at_once() -> None:
     refused("expression-type", lambda: source.where(5 + 5j))
 
 
+@pytest.mark.parametrize("name", ["computed_columns", "expectations", "received_p"])
+@pytest.mark.parametrize("place", ["read by a stage", "a key"])
+def test_columns_of_the_ledger_have_names_of_their_own(name: str, place: str, tmp_path: Path) -> None:
+    """At the start, not at the first batch."""
+    schema = STAGED_SCHEMA.append(pa.field(name, pa.string()))
+    source: Any = ts.stream(event_time="at").with_columns(p="p + 1").expect("p", "p > 0")
+    if place == "read by a stage":
+        source = ts.stream(event_time="at").expect("named", f"{name} <> 'x'").with_columns(p="p + 1")
+    grouped = source.group_by(*(["k"] if place != "a key" else ["k", name])).window(ts.tumbling("1 minute"))
+    refused("name-taken", lambda: grouped.aggregate(n=agg.sum("p")).harness(schema))
+
+
+@pytest.mark.parametrize("condition", ["null", "cast(null as boolean)", "p > 0 and null"])
+def test_a_condition_that_is_never_true_leaves_all_rows_out(condition: str) -> None:
+    harness = windows(ts.stream(event_time="at").where(condition)).harness(STAGED_SCHEMA)
+    harness.feed(arriving([(1, 1, 1, "a"), (2, 0, 1, "a")]))
+    assert harness.finish().num_rows == 0
+    assert harness.counters()["filtered"] == 2
+    harness = windows(ts.stream(event_time="at").expect("never", condition)).harness(STAGED_SCHEMA)
+    harness.feed(arriving([(1, 1, 1, "a"), (2, 0, 1, "a")]))
+    assert harness.counters()["expectation"] == 2
+
+
 def test_what_does_not_fit_the_rows() -> None:
     source = ts.stream(event_time="at")
     refused("expression-name", lambda: windows(source.where("pp > 0")).harness(STAGED_SCHEMA))
