@@ -7,7 +7,7 @@ run twice at a time, and run while the job does: docs/internals/protocol.md expl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -20,7 +20,16 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove_pin
 from tidestate.recovery.log.ranges import outside
-from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, complete_pins, read_part, read_pins, seal
+from tidestate.recovery.log.records import (
+    BOUNDARIES,
+    INDEX,
+    PINS,
+    boundary_path,
+    complete_pins,
+    read_part,
+    read_pins,
+    seal,
+)
 from tidestate.recovery.log.traces import with_file_traces, written_files
 from tidestate.recovery.retention.requests import HOUR_US, collectable_requests
 from tidestate.recovery.retention.rules import (
@@ -142,15 +151,22 @@ def execute_collection(checkpoint: Checkpoint, plan: Collection) -> Collected:
     checkpoint.settle()  # what is kept must be durable before anything is deleted
     _publish(checkpoint, plan)
     result, idle_pins = _still_unneeded(checkpoint, plan)
+    objects.settle(PINS)  # a pin that is gone must not be back after a power cut, without what it kept
     older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < _path(plan)]
     # Manifests first, so that no reader opens a checkpoint that is about to lose its files.
-    manifests = [manifest_path(number) for number in result.checkpoints]
-    for kind, paths in (("manifests", manifests), ("files", result.files), ("boundaries", older)):
-        for _, delete in checkpoint.prefetch(kind, objects.delete, paths):
-            delete()
+    _delete(checkpoint, "manifests", [manifest_path(number) for number in result.checkpoints])
+    checkpoint.settle()  # nor may one be back without its files: a pin that came too late would make it count
+    _delete(checkpoint, "files", result.files)
+    _delete(checkpoint, "boundaries", older)
     for base, pin in idle_pins:
         remove_pin(base, pin.name)
     return result
+
+
+def _delete(checkpoint: Checkpoint, kind: str, paths: Sequence[str]) -> None:
+    """Delete these files, several at a time."""
+    for _, delete in checkpoint.prefetch(kind, checkpoint.objects.delete, paths):
+        delete()
 
 
 def _still_unneeded(checkpoint: Checkpoint, plan: Collection) -> tuple[Collected, list[tuple[Objects, Pin]]]:

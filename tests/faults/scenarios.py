@@ -343,7 +343,19 @@ SCENARIOS: dict[str, Scenario] = {
         (fed("origins", 3), rewound(2), fed("origins", 4), rescaled(3), fed("origins", BATCHES, drain=True))
     ),
     "outputs": Scenario((fed("outputs", 3), rewound(2), fed("outputs", BATCHES, drain=True))),
-    "gc of outputs": Scenario((fed("outputs", 4), collected(1, output=True), fed("outputs", BATCHES))),
+    "gc of outputs": Scenario(
+        (
+            fed("outputs", 3),
+            rewound(2),
+            fed("outputs", 4),
+            collected(1, output=True),
+            forked(4, "fork"),
+            fed("outputs", 5),
+            collected(1),
+            fed("outputs", BATCHES, "fork"),
+        ),
+        roots=("root", "fork"),
+    ),
     "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
     "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
     "rewind": Scenario((fed("tumbling", 4), rewound(2), fed("tumbling", BATCHES))),

@@ -53,6 +53,25 @@ class Last:
         return "the last"
 
 
+@dataclass
+class NextSync:
+    """The power goes at the first sync of one folder after a sync of another."""
+
+    folder: str
+    follows: str
+    _turn: int = 0
+
+    def __call__(self, call: Call, when: When, _images: Sequence[str]) -> Sequence[str]:
+        awaited = (self.follows, self.folder, None)[self._turn]
+        if (call.name, when, call.path) != ("fsync", "after", awaited):
+            return ()
+        self._turn += 1
+        return ["cut"] if self._turn == 2 else ()
+
+    def instead(self, call: Call, when: When) -> str:
+        return "the first"
+
+
 @pytest.mark.slow
 def test_folders_that_are_not_synced_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_sync_folder", lambda _folder: None)
@@ -60,6 +79,15 @@ def test_folders_that_are_not_synced_are_noticed(monkeypatch: pytest.MonkeyPatch
     wrong = "\n".join(tried(UNIT, sample).wrong)
     assert "after call" in wrong
     assert "root, sink: " in wrong
+
+
+@pytest.mark.slow
+def test_a_pin_that_is_removed_does_not_outlive_its_checkpoint() -> None:
+    """A rewind has removed its pin, then a collection the checkpoint; a fork, which comes next, syncs manifests."""
+    sample = NextSync("jobs/root/manifests", follows="jobs/root/gc/boundary")
+    found = tried(Unit("gc of outputs", "memory", "disk"), sample)
+    assert found.recovered == 1
+    assert found.wrong == []
 
 
 @pytest.mark.slow

@@ -14,14 +14,17 @@ from msgspec import structs
 import tidestate as ts
 from tests.helpers.process import LONG
 from tidestate import agg
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import DeliveryId, files_of
-from tidestate.recovery.log.pins import pin
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.log.records import pin_path, seal
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import ConflictError
+from tidestate.statestore.errors import ConflictError, NotFoundError
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage import local
@@ -162,6 +165,46 @@ def test_a_boundary_that_was_not_synced_is_before_anything_is_deleted(power: Cal
     broken.next_process()
     assert collect(checkpoint, keep, now_us()).checkpoints
     assert Checkpoint.open(broken.left()).boundary().number == 1
+
+
+def of_first_batch(power: Power) -> tuple[Checkpoint, int]:
+    """A root, and a checkpoint there that has files."""
+    power.dies_at(None)
+    run(power)
+    checkpoint = Checkpoint.open(power.root)
+    return checkpoint, next(one.id for one in checkpoint.history() if one.kind == "batch")
+
+
+def collected(checkpoint: Checkpoint, number: int) -> None:
+    """It and its files are deleted, and new ones are written into their folders."""
+    folders = {ref.path.rpartition("/")[0] for ref in files_of(checkpoint.read(number).manifest)}
+    assert number in collect(checkpoint, CheckpointRetention(newest=1, grace="0 seconds"), now_us()).checkpoints
+    for folder in folders:
+        checkpoint.objects.put(f"{folder}/later", b"")
+
+
+def test_a_pin_that_was_removed_is_not_back_without_its_checkpoint(power: Callable[[str], Power]) -> None:
+    disk = power("disk")
+    checkpoint, number = of_first_batch(disk)
+    pin(checkpoint, number, "mine")
+    unpin(checkpoint, "mine")
+    collected(checkpoint, number)
+    checkpoint.settle()
+    left = Checkpoint.open(disk.left())
+    assert verify(left, read_percent=100).findings == ()
+    assert collect(left, CheckpointRetention(newest=1), now_us()).pinned == ()
+
+
+def test_a_manifest_is_not_back_without_its_files(power: Callable[[str], Power]) -> None:
+    """A process that pins it died before it saw that it has been collected."""
+    disk = power("disk")
+    checkpoint, number = of_first_batch(disk)
+    collected(checkpoint, number)
+    checkpoint.objects.create(pin_path("late"), seal(Pin("late", number, now_us(), "writer")))
+    left = Checkpoint.open(disk.left())
+    assert verify(left, read_percent=100).findings == ()
+    with pytest.raises(NotFoundError):
+        left.read(number)
 
 
 def test_a_name_that_is_taken_is_taken_after_a_power_cut(power: Callable[[str], Power]) -> None:
