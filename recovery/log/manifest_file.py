@@ -307,8 +307,8 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering`` and
-    ``emitted`` where there are none.
+    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering``,
+    ``emitted`` and ``zones`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}

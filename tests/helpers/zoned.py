@@ -19,7 +19,25 @@ from tidestate.operators.zones.rules import ZoneRules, rules_of
 
 ZONED_ROWS = pa.schema({"t": pa.timestamp("us", "UTC"), "v": pa.int64()})
 HOUR_S, DAY_S = 3_600, 86_400
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SPRING = 1_774_746_000
+"""2026-03-29T01:00:00Z, where clocks in Berlin go forward."""
+HARD = (
+    "Africa/Casablanca",
+    "Africa/Monrovia",
+    "America/Sao_Paulo",
+    "America/St_Johns",
+    "Antarctica/Troll",
+    "Asia/Beirut",
+    "Asia/Kathmandu",
+    "Asia/Manila",
+    "Australia/Lord_Howe",
+    "Europe/Amsterdam",
+    "Europe/Berlin",
+    "Europe/Dublin",
+    "Pacific/Apia",
+    "Pacific/Kwajalein",
+)
+"""Skipped days and midnights, offsets of seconds, half hours of summer, summer time that is negative or in winter."""
 Rows = Sequence[tuple[int, int]]
 """Each a second and a value."""
 
@@ -57,7 +75,7 @@ def by_zoneinfo(zone: str, rows: Rows) -> dict[Any, Any]:
 def emitted(rows: Sequence[dict[str, Any]]) -> dict[Any, Any]:
     """Panes as `by_zoneinfo` has them."""
     return {
-        (round((row["window_start"] - EPOCH).total_seconds()), row["day"]): tuple(
+        (round(row["window_start"].timestamp()), row["day"]): tuple(
             row[name] for name in ("n", "early", "hours", "label")
         )
         for row in rows
@@ -65,7 +83,7 @@ def emitted(rows: Sequence[dict[str, Any]]) -> dict[Any, Any]:
 
 
 def moment(second: int) -> datetime:
-    return EPOCH + timedelta(seconds=second)
+    return datetime.fromtimestamp(0, UTC) + timedelta(seconds=second)
 
 
 def changed_rules(name: str, second: int, by_s: int = HOUR_S, until: int | None = None) -> ZoneRules:
