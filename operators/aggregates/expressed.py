@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate
 from tidestate.operators.aggregates.custom import spread
-from tidestate.operators.expressions.binding import BoundExpression, bind_condition, bind_expression
+from tidestate.operators.expressions.binding import BoundExpression, Zones, bind_condition, bind_expression
 from tidestate.operators.expressions.printing import expression_text
-from tidestate.operators.expressions.tree import ExprNode, columns_needed, zones_of
+from tidestate.operators.expressions.tree import ExprNode, columns_needed
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import Column, Group
@@ -32,26 +32,28 @@ _NAME_LETTERS = 200
 @dataclass(frozen=True)
 class Expressions:
     """The expressions of an ``aggregate`` over columns of ``schema``, bound again in each process. ``computed``: by
-    the field of the aggregate, ``column`` or ``by``, what the column that is computed for it is called, and its tree.
+    the field of the aggregate, ``column`` or ``by``, what the column that is computed for it is called, and its tree;
+    ``zones`` has the rules of those that they name.
     """
 
     aggregate: Aggregate
     schema: pa.Schema
     computed: tuple[tuple[str, str, ExprNode], ...]
+    zones: Zones
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Expressions, (self.aggregate, self.schema, self.computed)
+        return Expressions, (self.aggregate, self.schema, self.computed, self.zones)
 
     @cached_property
     def columns(self) -> dict[str, BoundExpression]:
         """What each computed column is computed by."""
-        return {name: bind_expression(tree, self.schema) for _, name, tree in self.computed}
+        return {name: bind_expression(tree, self.schema, self.zones) for _, name, tree in self.computed}
 
     @cached_property
     def condition(self) -> BoundExpression | None:
         """What says which rows take part; None for all."""
         tree = self.aggregate.condition
-        return None if tree is None else bind_condition(tree, self.schema)
+        return None if tree is None else bind_condition(tree, self.schema, self.zones)
 
     @property
     def plain(self) -> Aggregate:
@@ -77,7 +79,7 @@ class Expressions:
         return np.asarray(pc.fill_null(holds, False))
 
 
-def expressions_of(name: str, aggregate: Aggregate, types: pa.Schema) -> Expressions:
+def expressions_of(name: str, aggregate: Aggregate, types: pa.Schema, zones: Zones) -> Expressions:
     """The expressions of the aggregate ``name``, over an input with these columns. Raises `UsageError`."""
     taken, computed = set(types.names), list[tuple[str, str, ExprNode]]()
     for field, tree in (("column", aggregate.expression), ("by", aggregate.expression_by)):
@@ -89,15 +91,7 @@ def expressions_of(name: str, aggregate: Aggregate, types: pa.Schema) -> Express
             computed.append((field, column, tree))
     read_names = {column for tree in aggregate.trees for column in columns_needed(tree)}
     schema = pa.schema([column for column in types if column.name in read_names])
-    bound = Expressions(aggregate, schema, tuple(computed))
-    for tree in aggregate.trees:
-        if others := [zone for zone in zones_of(tree) if zone != "UTC"]:
-            raise UsageError(
-                "expressions of a job know no zone but UTC so far: compute the column in the input",
-                code="time-zone",
-                aggregate=name,
-                found=others,
-            )
+    bound = Expressions(aggregate, schema, tuple(computed), zones)
     try:
         _ = bound.columns, bound.condition
     except UsageError as error:

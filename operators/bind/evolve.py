@@ -11,10 +11,16 @@ from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_readers import refused_behind
 from tidestate.operators.bind.evolve_settings import settings
+from tidestate.operators.bind.evolve_zones import ZoneChange, follow_zones, zone_texts
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.bind.stages import types_after
-from tidestate.operators.bind.stored_description import stored_configuration, stored_description
+from tidestate.operators.bind.stored_description import (
+    stored_configuration,
+    stored_description,
+    stored_zones,
+    zones_of_job,
+)
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.stages import StoredStage
@@ -36,13 +42,15 @@ from tidestate.statestore.spec.tables import TableSpec
 @dataclass(frozen=True)
 class TakenOver:
     """The graph as it fits the state, the operators as the next manifest has them, and what has changed, by name;
-    ``unfollowed``: deduplications that stay without the lateness of their readers, with what that would be.
+    ``unfollowed``: deduplications that stay without the lateness of their readers, with what that would be;
+    ``zones``: those of which this installation has other rules.
     """
 
     graph: Graph
     operators: dict[str, OperatorState]
     changes: dict[str, list[SettingChange]]
     unfollowed: dict[str, int]
+    zones: list[ZoneChange]
 
     def input_of(self, head: Manifest) -> InputPosition | None:
         """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
@@ -77,6 +85,7 @@ class TakenOver:
         for name, changes in self.changes.items():
             for change in changes:
                 yield f"checkpoint {head.id + 1}: {change_line(name, change)}"
+        yield from (change.line for change in self.zones)
         for name, allowed_us in self.unfollowed.items():
             span = text_of(allowed_us)
             yield (
@@ -124,6 +133,7 @@ def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorSta
         inputs=node.origins,
         types=_types(node.plan),
         since=checkpoint_id,
+        zones=zone_texts(node.plan),
     )
 
 
@@ -136,6 +146,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     if not set(graph.plans) & set(head.operators):
         raise other_job(graph, head)
     check_operators(head.operators, graph.plans, dropped)
+    graph, zones = follow_zones(graph, head, zones_of_job(head.operators, graph.plans))
     partitions = len(next(iter(head.operators.values())).partitions)
     nodes, operators, changes, unfollowed = [], {}, {}, {}
     for node in graph.nodes:
@@ -155,7 +166,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     if may_change and (behind := refused_behind(graph, head.operators, stored_stages(head))) is not None:
         name, change = behind
         raise refusal(name, [change])
-    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed)
+    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed, zones)
 
 
 def stored_stages(head: Manifest) -> dict[str, tuple[StoredStage, ...]]:
@@ -210,6 +221,7 @@ def evolve(
         fingerprint=plan.fingerprint,
         tables=compared.tables,
         types=_types(plan),
+        zones=zone_texts(plan),
         since=checkpoint_id if changes else stored.since,
         settles=stored.settles or "trigger" in changed,
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
@@ -238,7 +250,8 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     """
     before, now = stored_configuration(stored), plan.configuration
     # State is of the columns that the operator sees, which may be decoded from others now, or may have been.
-    stored = msgspec.structs.replace(stored, types=types_after(stored_description(stored).stages, stored.types))
+    arriving, stages = stored.types, stored_description(stored).stages
+    stored = msgspec.structs.replace(stored, types=types_after(stages, arriving, stored_zones(stored)))
     there, wanted = named_columns(before, stored.types), named_columns(now, plan.input.schema.names)
     columns = pending_renames(plan.renames.columns, there, wanted)
     was = rename_columns(before, columns)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.edges import check_passed_edges
 from tidestate.operators.bind.followed_lateness import following
+from tidestate.operators.bind.named_zones import zones_named
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.output_origin import with_origins
 from tidestate.operators.describe.altered import Altered
@@ -21,6 +22,7 @@ from tidestate.operators.describe.stages import columns_after, columns_before
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import PANE_TIME
+from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
@@ -28,6 +30,7 @@ from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.zones.installed import installed_rules
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
@@ -40,7 +43,9 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     if not isinstance(description, Chain):
         schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
         _check_followed(description, set())
-        return single_operator(bind_plan(description, _readable(description, schema, "")))
+        return single_operator(
+            bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description))
+        )
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
@@ -61,7 +66,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             _check_signed(operator)
         for name in origins:
             _check_edges(operator, nodes[name].plan if name in nodes else None)
-        plan = following(bind_plan(operator, schema, signed=signed), description)
+        plan = following(bind_plan(operator, schema, signed=signed, zones=installed_zones(operator)), description)
         node = _node(operator, plan, origins, nodes)
         for feed in node.feeds:
             if feed.origin in nodes:
@@ -74,6 +79,11 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     )
     _check_orders(graph)
     return graph
+
+
+def installed_zones(description: Runnable) -> Zones:
+    """The rules that a start takes from this installation, of the zones that are named. Raises `UsageError`."""
+    return {name: installed_rules(name) for name in sorted(zones_named(description))}
 
 
 def _check_orders(graph: Graph) -> None:

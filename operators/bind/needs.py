@@ -34,6 +34,8 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
         yield "buffers-by-side/1"
     if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
         yield "unordered-identity/1"
+    if plan.zones:
+        yield "zones/1"
 
 
 def _counts_in_order(plan: GroupTables) -> bool:

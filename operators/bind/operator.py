@@ -11,6 +11,7 @@ from tidestate.operators.bind.columns import input_columns, key_field, require_c
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
+from tidestate.operators.bind.named_zones import zones_for
 from tidestate.operators.bind.output_origin import check_origin, with_origin
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
 from tidestate.operators.bind.stages import bind_stages, check_computed
@@ -27,6 +28,7 @@ from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Rolling
+from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.plan.gaps import check_span
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
@@ -41,24 +43,28 @@ from tidestate.statestore.spec.plain import schema_with_fields
 from tidestate.statestore.spec.tables import TIME
 
 
-def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False) -> Plan:
+def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False, zones: Zones | None = None) -> Plan:
     """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then.
 
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
+    ``zones``: the rules of those that its expressions name, of this installation at a start, of the manifest later.
     """
     description = with_origin(description)
     check_computed(description, signed=signed)
-    staged = bind_stages(description.stages, schema)
+    own_zones = zones_for(description, zones or {})
+    staged = bind_stages(description.stages, schema, own_zones)
     if staged.stages:
         schema = schema_with_fields(staged.schema, input_columns(description, ()))
-    plan = staged.read_by(_bound(description, schema, signed=signed))
+    plan = staged.read_by(_bound(description, schema, signed, own_zones))
     check_origin(plan)
     generator = plan.input.watermarks.generator.of_operator(plan.name)
     plan = plan.with_input(watermarks=msgspec.structs.replace(plan.input.watermarks, generator=generator))
-    return plan if plan.renames == description.renames else replace(plan, renames=description.renames)
+    if (plan.renames, plan.zones) == (description.renames, own_zones):
+        return plan
+    return replace(plan, renames=description.renames, zones=own_zones)
 
 
-def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
+def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones) -> Plan:
     if signed and not isinstance(description, Union | Altered):
         check_signed(description)
     if isinstance(description, Deduplicate):
@@ -75,7 +81,7 @@ def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
         return bind_overlaps(description, schema)
     windowed = of_type(description, Windowed)
     made = RollingPlan if isinstance(windowed.windows, Rolling) else WindowPlan
-    plan = bind_windowed(windowed, schema, made, signed=signed)
+    plan = bind_windowed(windowed, schema, made, signed=signed, zones=zones)
     own: Plan = plan
     if takes_edges(windowed.windows, windowed.watermarks):
         own = bind_edges(plan, windowed, EdgePlan)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, StoredStage, columns_before
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.stages import (
@@ -75,20 +76,19 @@ class StagedInput:
         return plan.with_input(stages=stages)
 
 
-def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema) -> StagedInput:
-    """Bind stages to an input of this ``schema``, one after the other. Raises `UsageError`."""
+def bind_stages(stages: Sequence[StoredStage], schema: pa.Schema, zones: Zones) -> StagedInput:
+    """Bind stages to an input of this ``schema``, one after the other, by these rules. Raises `UsageError`."""
     steps, schema_after = list[BoundStage](), schema
     for is_expected, group in groupby(stages, lambda stage: isinstance(stage, Expect)):
         if is_expected:
             expectations = tuple(stage for stage in group if isinstance(stage, Expect))
             for expectation in expectations:
-                bind_filter(
-                    Filter(condition=expectation.condition), schema_after
-                )  # what cannot be bound is refused first
-            steps.append(BoundExpectations(expectations, schema_after))
+                # What cannot be bound is refused first.
+                bind_filter(Filter(condition=expectation.condition), schema_after, zones)
+            steps.append(BoundExpectations(expectations, schema_after, zones))
             continue
         for stage in group:
-            step, schema_after = _bound(stage, schema_after)
+            step, schema_after = _bound(stage, schema_after, zones)
             steps.append(step)
     return StagedInput(stages, tuple(steps), schema, schema_after)
 
@@ -114,18 +114,18 @@ def check_computed(description: Runnable, *, signed: bool) -> None:
         )
 
 
-def _bound(stage: StoredStage, schema: pa.Schema) -> tuple[BoundStage, pa.Schema]:
+def _bound(stage: StoredStage, schema: pa.Schema, zones: Zones) -> tuple[BoundStage, pa.Schema]:
     if isinstance(stage, Decode):
         return bind_decode(stage, schema)
     if isinstance(stage, Compute):
-        return bind_compute(stage, schema)
-    return bind_filter(of_type(stage, Filter), schema)
+        return bind_compute(stage, schema, zones)
+    return bind_filter(of_type(stage, Filter), schema, zones)
 
 
-def types_after(stages: Sequence[StoredStage], types: Mapping[str, str]) -> dict[str, str]:
+def types_after(stages: Sequence[StoredStage], types: Mapping[str, str], zones: Zones) -> dict[str, str]:
     """The types of columns after the stages, as manifests write them."""
     schema = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
-    after = bind_stages(stages, schema).schema
+    after = bind_stages(stages, schema, zones).schema
     return {field.name: type_text(field.type) for field in after} if stages else {**types}
 
 

@@ -36,8 +36,9 @@ from tidestate.operators.describe.windows import (
     Sliding,
     Windows,
 )
+from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.travelling import TravellingExpression
-from tidestate.operators.expressions.tree import ExprNode, zones_of
+from tidestate.operators.expressions.tree import ExprNode
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
@@ -53,7 +54,7 @@ from tidestate.statestore.spec.tables import TIME
 
 
 def bind_windowed(
-    description: Windowed, schema: pa.Schema, made: type[WindowPlan] = WindowPlan, *, signed: bool
+    description: Windowed, schema: pa.Schema, made: type[WindowPlan] = WindowPlan, *, signed: bool, zones: Zones
 ) -> WindowPlan:
     """The plan of the window operator, of the class that its windows need. Raises `UsageError`."""
     description = _ordered(description)
@@ -66,7 +67,7 @@ def bind_windowed(
     late = kind.late
     lacking = added(description)
     place = description.event_time or next(iter(lacking), description.offset or "")
-    aggregates = _aggregates(description, types, place, signed)
+    aggregates = _aggregates(description, types, place, signed, zones)
     plan = made(
         name=description.name,
         kind=kind,
@@ -91,7 +92,7 @@ def bind_windowed(
         in_order=description.in_order,
         tracked=_tracked(description, types),
         ledger_timing=description.ledger_timing,
-        shown=_shown(description, types, aggregates),
+        shown=_shown(description, types, aggregates, zones),
     )
     _check_shown(plan)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
@@ -138,12 +139,14 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     return pa.schema(read + [pa.field(name, pa.int64() if name == MESSAGE_NUMBER else TIME) for name in lacking])
 
 
-def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
+def _aggregates(
+    description: Windowed, types: pa.Schema, place: str, signed: bool, zones: Zones
+) -> tuple[BoundAggregate, ...]:
     """The aggregates over these columns; over rows that may take others back, where ``signed``."""
     of_rows = {name: one for name, one in description.aggregates.items() if not isinstance(one, Derived)}
     if not of_rows:
         raise UsageError("columns are derived of results: give at least one aggregate of rows", code="no-aggregate")
-    expressions = [expressions_of(name, aggregate, types) for name, aggregate in of_rows.items()]
+    expressions = [expressions_of(name, aggregate, types, zones) for name, aggregate in of_rows.items()]
     names_of = zip(of_rows, expressions, strict=True)
     aggregates = tuple(bind(name, one.plain, one.types_after(types), place) for name, one in names_of)
     if signed:
@@ -157,7 +160,7 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
                 code="signed",
                 aggregates=wrong,
             )
-    aggregates = _with_derived(description, types, tuple(map(expressed, aggregates, expressions)))
+    aggregates = _with_derived(description, types, tuple(map(expressed, aggregates, expressions)), zones)
     _check_names(description, aggregates)
     return aggregates
 
@@ -172,35 +175,32 @@ def _pane_columns(description: Windowed, types: pa.Schema, results: Sequence[Bou
 
 
 def _with_derived(
-    description: Windowed, types: pa.Schema, of_rows: tuple[BoundAggregate, ...]
+    description: Windowed, types: pa.Schema, of_rows: tuple[BoundAggregate, ...], zones: Zones
 ) -> tuple[BoundAggregate, ...]:
     """All aggregates: those of rows, then those derived of their results, and of others that are derived before."""
     bound = list(of_rows)
     for name, aggregate in description.aggregates.items():
         if isinstance(aggregate, Derived):
-            expression = _of_panes(name, aggregate.value, _pane_columns(description, types, bound))
+            expression = _of_panes(name, aggregate.value, _pane_columns(description, types, bound), zones)
             bound.append(BoundDerived(name, aggregate, pa.null(), expression))
     return tuple(bound)
 
 
-def _shown(description: Windowed, types: pa.Schema, aggregates: Sequence[BoundAggregate]) -> PaneCondition | None:
+def _shown(
+    description: Windowed, types: pa.Schema, aggregates: Sequence[BoundAggregate], zones: Zones
+) -> PaneCondition | None:
     """Which panes are emitted. Raises `UsageError` for a condition that is none."""
     if description.having is None:
         return None
     columns = _pane_columns(description, types, aggregates)
-    return PaneCondition(_of_panes("having", description.having, columns, is_condition=True))
+    return PaneCondition(_of_panes("having", description.having, columns, zones, is_condition=True))
 
 
-def _of_panes(name: str, tree: ExprNode, columns: pa.Schema, *, is_condition: bool = False) -> TravellingExpression:
+def _of_panes(
+    name: str, tree: ExprNode, columns: pa.Schema, zones: Zones, *, is_condition: bool = False
+) -> TravellingExpression:
     """An expression over columns of panes; errors say what it is of."""
-    if others := [zone for zone in zones_of(tree) if zone != "UTC"]:
-        raise UsageError(
-            "expressions of a job know no zone but UTC so far: compute it where panes are read",
-            code="time-zone",
-            setting=name,
-            found=others,
-        )
-    expression = TravellingExpression(tree, columns, is_condition)
+    expression = TravellingExpression(tree, columns, is_condition, zones)
     try:
         _ = expression.bound
     except UsageError as error:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.bind.graph import installed_zones
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runs import PENDING_LIMIT, JobHook
@@ -263,7 +264,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
     known = isinstance(description, Join | SessionJoin)
-    plan = bind_plan(description, description.schema(left, right)) if known else None
+    zones = installed_zones(description)
+    plan = bind_plan(description, description.schema(left, right), zones=zones) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
         raise UsageError(
             "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run "

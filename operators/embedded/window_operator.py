@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.graph import installed_zones
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import PENDING_LIMIT, Batch, JobHook, several
@@ -93,9 +94,8 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         description = _with_messages(description, origin, offset, retention, layout, equal)
         self._merged = description if isinstance(description, Merge) else None
         schema = _input_schema(description, schema, time_zone)
-        plan = of_type(
-            bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
-        )
+        schema, zones = schema_with_fields(schema, input_columns(description, ())), installed_zones(description)
+        plan = of_type(bind_plan(description, schema, zones=zones), MessagePlan)
         if plan.input.stages is not None and plan.input.watermarks.filters_rows:
             raise UsageError(
                 "by hand a stream with CTIs or buffers is not decoded, filtered or computed: give rows as the "

@@ -7,8 +7,10 @@ from os import PathLike
 
 import pyarrow as pa
 
+from tidestate.operators.bind.evolve_zones import follow_zones
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.planned import compare_graph
+from tidestate.operators.bind.stored_description import zones_of_job
 from tidestate.operators.bind.stored_streams import other_names, schemas_of_streams
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
@@ -82,6 +84,9 @@ def plan_start(
         notes.append(
             "streams have new names, so a standalone run would take its newest batch for another one (input-differs)"
         )
+    if not errors:
+        stored_rules = zones_of_job(head.operators, graph.plans)
+        notes += [change.line for change in follow_zones(graph, head, stored_rules)[1]]
     driver = running(checkpoint)
     if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.bind.stored_description import of_manifest, stored_description
+from tidestate.operators.bind.stored_description import of_manifest, stored_description, stored_zones
 from tidestate.operators.describe.configuration import Description
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
@@ -97,9 +97,8 @@ def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
 
 
 def _bound(description: Description, schema: pa.Schema, state: OperatorState) -> Plan:
-    if isinstance(description, Windowed):
-        return bind_plan(description, schema, signed=description.signed)
-    return bind_plan(description, schema)
+    signed = isinstance(description, Windowed) and description.signed
+    return bind_plan(description, schema, signed=signed, zones=stored_zones(state))
 
 
 def _without_functions(aggregates: Mapping[str, StoredAggregate]) -> dict[str, StoredAggregate]:

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.bind.evolve import with_bounds
+from tidestate.operators.bind.evolve_zones import with_zones
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.bind.stored_description import of_manifest, stored_description
+from tidestate.operators.bind.stored_description import of_manifest, stored_description, stored_zones
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
@@ -479,7 +480,7 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
             code="query-description",
             operator=name,
         )
-    return with_bounds(plan, state)
+    return with_zones(with_bounds(plan, state), stored_zones(state))
 
 
 def _described_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -34,6 +34,7 @@ from tidestate.operators.plan.stages import COMPUTED
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.progress import Context, Observer
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
+from tidestate.operators.zones.rules import ZoneRules
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
@@ -104,6 +105,8 @@ class Plan(ABC):
     """The last end that was closed when settings changed; None after the next step."""
     settles: bool = False
     """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
+    zones: Mapping[str, ZoneRules] = field(default_factory=dict)
+    """The rules of the time zones that its expressions name, as its manifest has them."""
     rows_are: RowKind = "live"
     """What the rows of its input are, in this micro-batch; see `for_late_rows`."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.stages import Expect
-from tidestate.operators.expressions.binding import BoundExpression, bind_condition
+from tidestate.operators.expressions.binding import BoundExpression, Zones, bind_condition
 from tidestate.operators.plan.reasons import EXPECTATION
 from tidestate.operators.plan.stages import StageResult
 from tidestate.statestore.arrays import Flags
@@ -19,14 +19,16 @@ from tidestate.statestore.arrays import Flags
 @dataclass(frozen=True)
 class BoundExpectations:
     """Expectations that are written one after the other, over columns of this ``schema``, to which they are bound
-    again in each process. Each sees every row, so that a row has the names of all that it does not meet.
+    again in each process, by these rules of zones. Each sees every row, so that a row has the names of all that it
+    does not meet.
     """
 
     expectations: tuple[Expect, ...]
     schema: pa.Schema
+    zones: Zones
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoundExpectations, (self.expectations, self.schema)
+        return BoundExpectations, (self.expectations, self.schema, self.zones)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -41,7 +43,7 @@ class BoundExpectations:
     @cached_property
     def conditions(self) -> list[BoundExpression]:
         """What is true of a row that meets each of them."""
-        return [bind_condition(expectation.condition, self.schema) for expectation in self.expectations]
+        return [bind_condition(expectation.condition, self.schema, self.zones) for expectation in self.expectations]
 
     def run(self, rows: pa.Table) -> StageResult:
         """All rows, which of them are refused, and which do not meet each expectation: its condition is false or

@@ -79,6 +79,17 @@ class ZoneRules:
         result: Times = np.maximum(local - self.offsets[places], self.starts[places])
         return result
 
+    def first_difference(self, other: ZoneRules, first: int, last: int) -> tuple[int, int, int] | None:
+        """The first time from ``first`` to ``last`` at which other rules have another offset, and both offsets."""
+        starts = np.concatenate([self.starts, other.starts])
+        times = np.unique(np.append(starts[(starts > first) & (starts <= last)], first))
+        offsets, others = self.offsets_at(times), other.offsets_at(times)
+        differing = np.flatnonzero(offsets != others)
+        if not len(differing):
+            return None
+        place = differing[0]
+        return int(times[place]), int(offsets[place]), int(others[place])
+
     @cached_property
     def _ends(self) -> Times:
         """By stretch but the last, the local time at which it ends, or the latest end of one before it."""

@@ -177,6 +177,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """As ``renamed``, of results and of columns of emitted rows that have gone: these have no new name. Not in the
     file while there are none. Owner: the start.
     """
+    zones: dict[str, str] = {}
+    """The rules of the time zones that its expressions name, so that hosts with other ones agree: of each the text of
+    its transitions. Not in the file while there are none. Owner: the start.
+    """
     emitted: dict[int, int] = {}
     """The number of the last buffer that the operator put out, by the origin that it was then. Not in the file while
     there are none. Owner: the step.

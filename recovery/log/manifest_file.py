@@ -59,6 +59,8 @@ REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
 _ABSENT = ("needs", "answered", "fed_by_operator", "outputs")
+ZONES, ZONE_CHARACTERS = 64, 16_384
+"""The most time zones that an operator names, and the longest text of the rules of one."""
 OUTPUTS = 16
 """The most outputs of a job: what is delivered of each is in the name of a file."""
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
@@ -175,6 +177,9 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
     for field, records in (("renamed", operator.renamed), ("results", operator.results)):
         for renamed_in, _, _ in records:
             check_natural(renamed_in, field)
+    lengths = map(len, operator.zones.values())
+    require(len(operator.zones) <= ZONES and max(lengths, default=0) <= ZONE_CHARACTERS, "zones")
+    require(all(zone and len(zone) <= NAME_CHARACTERS for zone in operator.zones), "zones")
     check_times(operator.emitted, "emitted")
     for last in operator.emitted.values():
         check_natural(last, "emitted")
@@ -302,8 +307,8 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering`` and
-    ``emitted`` where there are none.
+    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering``,
+    ``emitted`` and ``zones`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -313,7 +318,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
 
-_ABSENT_IN_OPERATORS = ("results", "buffers_by_side", "numbering", "emitted")
+_ABSENT_IN_OPERATORS = ("results", "buffers_by_side", "numbering", "emitted", "zones")
 
 
 def _fields_of(operator: OperatorState) -> dict[str, Any]:
@@ -427,6 +432,7 @@ CAPABILITIES: dict[str, str] = {
     "derived-results/1": "results of windows are computed of other results",
     "panes-by-condition/1": "a window emits a pane only where a condition of its results is true",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
+    "zones/1": "the rules of time zones that expressions name are stored with the operator",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

@@ -98,6 +98,12 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN, of=_events().where("v > 2 or k is null").with_columns(v="v * 2 - at", k="upper(k)"))
         .retain_windows("1 hour"), 119
     ),
+    # A zone that no tzdata will ever change: with other rules a start would log a line.
+    "zoned": lambda: case(
+        _job(TEN, of=_events().where("minute(t, zone => 'Etc/GMT-5') >= 0")
+             .with_columns(k="concat(k, date_format(t, 'HHmm', zone => 'Etc/GMT-5'))"))
+        .derive(local="date_trunc('day', window_start, zone => 'Etc/GMT-5')").retain_windows("1 hour"), 189
+    ),
     "sliding": lambda: case(_job(SLIDING).accumulation("retracting"), 8),
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,6 +51,7 @@ from tests.helpers.runner_services import (
     verbs,
 )
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
+from tests.helpers.zoned import installation, without_tzdata
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators import JoinOperator, WindowOperator
 from tidestate.operators.expressions.builder import expr
@@ -229,6 +231,23 @@ def computed(runner: type[Runner], tmp: Path) -> None:
         rows.append(kept.set_column(kept.schema.get_field_index("v"), "v", values))
     plain = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour")
     assert found == runner(plain, SCHEMA, tmp / "rows").run(rows) != []
+
+
+def local_hours(runner: type[Runner], tmp: Path) -> None:
+    """Windows of the hours in Kathmandu, by rules that readers take from the manifest."""
+    hour = expr("date_format(t, 'HH:mm', zone => 'Asia/Kathmandu')")
+    source = ts.stream(event_time="t", offset="at", origin="part").with_columns(k=hour)
+    results = source.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count())
+    found = runner(results.allowed_lateness("1 hour"), SCHEMA, tmp).run(BATCHES)
+    with installation(without_tzdata):
+        assert panes(tmp) == found
+    clock = ZoneInfo("Asia/Kathmandu")
+    times = [time for batch in BATCHES for time in batch["t"].to_pylist()]
+    wanted = Counter(f"{time.astimezone(clock):%H:%M}" for time in times)
+    counted = Counter[str]()
+    for row in found:
+        counted[row["k"]] += row["n"]
+    assert counted == wanted
 
 
 def several_outputs(runner: type[Runner], tmp: Path) -> None:
@@ -456,6 +475,7 @@ TABLE: dict[str, Row] = {
         failing, "test_expectations.py::test_a_batch_that_fails_stops_the_query", {"by hand": no_failing}
     ),
     "rows left out": Row(computed, "test_compute.py::test_whoever_reads_the_rows"),
+    "days and hours": Row(local_hours, "test_compute.py::test_tasks_go_by_the_rules_of_the_start"),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(
         quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"

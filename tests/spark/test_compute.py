@@ -14,6 +14,7 @@ from tests.children.computed import ORDER_FIELDS, computed_sums, orders
 from tests.helpers import evidence
 from tests.helpers.process import REMOTE
 from tests.helpers.spark_inputs import write
+from tests.helpers.zoned import changed_rules, installation, local_days, zoned_rows
 from tidestate import agg, col
 from tidestate.operators.streams.running import SHORTCUTS
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -81,3 +82,21 @@ def test_a_filter_and_a_column_are_those_of_spark(spark: SparkSession, tmp_path:
         query.stop(drain=True)
     assert evidence.panes(tmp_path / "ours") == evidence.panes(tmp_path / "spark")
     assert ORDER_FIELDS.names == ["at", "item", "price", "count"]
+
+
+@pytest.mark.classic("patched")
+def test_tasks_go_by_the_rules_of_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    """The driver's host has other rules of zones than the hosts of workers."""
+    batches = [zoned_rows([(second + 7 * number, 1) for second in range(0, 90_000, 5_000)]) for number in range(3)]
+    for number, rows in enumerate(batches):
+        write(tmp_path / "in", number, rows)
+    frame = spark.readStream.schema("t timestamp, v long").option("maxFilesPerTrigger", 1)
+    with installation(lambda name: changed_rules(name, 40_000, 5_400)):
+        job = local_days("Asia/Kathmandu").on_spark(
+            frame.parquet(str(tmp_path / "in")), checkpoint=tmp_path / "root", partitions=2, paths=("direct_scan",)
+        )
+        query = job.start()
+        query.processAllAvailable()
+        query.stop(drain=True)
+        local_days("Asia/Kathmandu").standalone(checkpoint=tmp_path / "alone").run(batches, drain=True)
+    assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone") != []

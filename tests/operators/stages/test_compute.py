@@ -478,7 +478,7 @@ def test_what_does_not_fit_the_rows() -> None:
     refused("stage-column", lambda: taken.harness(STAGED_SCHEMA))
     refused(
         "time-zone",
-        lambda: windows(source.with_columns(d=fn.hour("at", zone="Europe/Berlin"))).harness(STAGED_SCHEMA),
+        lambda: windows(source.with_columns(d=fn.hour("at", zone="Europe/Berlinn"))).harness(STAGED_SCHEMA),
     )
 
 

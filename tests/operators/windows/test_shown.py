@@ -304,7 +304,7 @@ def test_settings_replace_what_an_earlier_call_has_set() -> None:
         (lambda: job_of("tumbling", "retracting").derive(x="y + 1", y="n"), "expression-name"),
         (lambda: job_of("tumbling", "retracting").derive(n="total"), "aggregate-twice"),
         (lambda: job_of("tumbling", "retracting").derive(kind="n"), "name-taken"),
-        (lambda: job_of("tumbling", "retracting").derive(x="hour(window_start, zone => 'Asia/Tokyo')"), "time-zone"),
+        (lambda: job_of("tumbling", "retracting").derive(x="hour(window_start, zone => 'Asia/Tokyoo')"), "time-zone"),
     ],
 )
 def test_what_cannot_hold_is_refused_before_anything_runs(make: Callable[[], Any], code: str) -> None:

@@ -16,28 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import LONG
+from tests.helpers.zoned import HARD
 from tidestate.operators.zones.installed import installed_rules
 from tidestate.operators.zones.rules import ZoneRules, rules_from, rules_of
 from tidestate.statestore.errors import UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-HARD = (
-    "Africa/Casablanca",
-    "Africa/Monrovia",
-    "America/Sao_Paulo",
-    "America/St_Johns",
-    "Antarctica/Troll",
-    "Asia/Beirut",
-    "Asia/Kathmandu",
-    "Asia/Manila",
-    "Australia/Lord_Howe",
-    "Europe/Amsterdam",
-    "Europe/Berlin",
-    "Europe/Dublin",
-    "Pacific/Apia",
-    "Pacific/Kwajalein",
-)
-"""Skipped days and midnights, offsets of seconds, half hours of summer, summer time that is negative or in winter."""
 WITHIN = st.integers(-(70 * 365 * 86_400), 129 * 365 * 86_400)
 """Seconds of the years 1900 to 2099."""
 
