@@ -150,6 +150,10 @@ def expected(runner: type[Runner], tmp: Path) -> None:
     assert strict.totals["expectation"] == strict.totals["expectation:value"] == few > 0
     assert len(list(evidence.ledger(tmp / "strict", ["v"]))) == few
     strict.close()
+    if runner is RUNNERS["by hand"]:
+        with pytest.raises(IncompatibleError, match="by hand keeps its settings"):
+            runner(described("v >= 0"), SCHEMA, tmp / "strict").feed(BATCHES[-1])
+        return
     mended = runner(described("v >= 0"), SCHEMA, tmp / "strict", had=BATCHES[:-1])
     mended.feed(BATCHES[-1])
     mended.reprocess()
