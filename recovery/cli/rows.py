@@ -162,8 +162,9 @@ def _print(
     columns: Callable[[], pa.Schema] | None = None,
     note: str = "",
 ) -> None:
-    form, limit = Format.json if as_json else form, 50 if limit is None and form is Format.table else limit
-    print_rows(rows, form, output, limit, columns, progress.clear, note)
+    form = Format.json if as_json else form
+    most = 50 if limit is None and form is Format.table else limit
+    print_rows(rows, form, output, most, columns, progress.clear, note)
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
