@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.compat import SPARK_4
-from tidestate.operators.spark.platform import Broadcast, Platform
+from tidestate.operators.spark.platform import FILE_MANAGER, WITHOUT_LINKS, Broadcast, Platform
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.spark_log import local_file
 from tidestate.statestore.errors import UsageError
@@ -108,6 +109,16 @@ class ClassicPlatform(Platform):
         of_spark = path.getFileSystem(settings).getFileStatus(path)
         return int(of_spark.getModificationTime()), int(of_spark.getLen())
 
+    @property
+    def file_manager(self) -> str:
+        """The class that writes the log of a query, as a setting of the session or a file of Hadoop's says."""
+        return str(hadoop_settings(self.session).get(FILE_MANAGER) or "")
+
+    @property
+    def file_manager_without_links(self) -> str | None:
+        """Which class of `WITHOUT_LINKS` this Spark has; None if none."""
+        return next((name for name in WITHOUT_LINKS if _is_class(java_class(self.session, name))), None)
+
     def separated(self, stream: DataFrame) -> DataFrame:
         """The stream with a source for each place that reads one. Where one DataFrame is there twice, Spark would
         read both from one source, but write the offsets of two.
@@ -187,6 +198,11 @@ def options_of(leaf: Any) -> dict[str, str]:
 def is_stream(leaf: Any) -> bool:
     """Whether a leaf of a plan is a source of a stream."""
     return str(leaf.getClass().getSimpleName()).startswith("StreamingRelation")
+
+
+def _is_class(name: Any) -> bool:
+    """Whether a name of Java's is that of a class: of no class it is a package, which may have any name."""
+    return isinstance(name, JavaClass)
 
 
 def _first_line(error: Py4JJavaError) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.recovery.spark.spark_log import local_file
 from tidestate.statestore.errors import TidestateError
 
 
@@ -23,6 +27,17 @@ def _of_the_jvm() -> tuple[type[Exception], ...]:
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *_of_the_jvm())
 """What calls of Spark raise: its own errors, and those of the JVM behind it."""
+
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Spark's setting with the class that writes the log of a query."""
+WITHOUT_LINKS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+)
+"""The class of Spark's that does it without a search for links: from 4.1 on, and before."""
+_starting: Counter[int] = Counter()
+"""How many queries are being started with that class, by the identity of their session."""
+_starting_lock = threading.Lock()
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -108,6 +123,39 @@ class Platform(ABC):
         """The stream with a source for each place that reads one. Where one DataFrame is there twice, Spark would
         read both from one source, but write the offsets of two.
         """
+
+    @property
+    @abstractmethod
+    def file_manager(self) -> str:
+        """The class that writes the log of a query, as the user has set it; empty if nobody has."""
+
+    @property
+    @abstractmethod
+    def file_manager_without_links(self) -> str | None:
+        """Which class of `WITHOUT_LINKS` this Spark has; None if none."""
+
+    @contextmanager
+    def quick_log(self, url: str) -> Iterator[None]:
+        """Queries that are started inside write their log at ``url`` without a search for links, if it is on a local
+        disk and the user has set no class for it. Where Hadoop has no library of the system, which PySpark does not
+        bring, each search is a process that Java starts: some 20 ms for each of the three files of a batch.
+        """
+        session, manager = id(self.session), None
+        with _starting_lock:
+            ours = _starting[session] > 0
+            if local_file(url) is not None and (ours or not self.file_manager):
+                manager = self.file_manager_without_links
+            if manager is not None:
+                _starting[session] += 1
+                self.session.conf.set(FILE_MANAGER, manager)
+        try:
+            yield
+        finally:
+            # A query has a copy of the settings from its start on: those of the session are again as they were.
+            with _starting_lock:
+                _starting[session] -= int(manager is not None)
+                if manager is not None and not _starting[session]:
+                    self.session.conf.unset(FILE_MANAGER)
 
 
 def is_connect(of_spark: object) -> bool:

@@ -178,7 +178,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
-            with listening(self._platform.session, listeners, name, self._with_checkpoint):
+            quick_log = self._platform.quick_log(objects.url(SPARK_FOLDER))
+            with listening(self._platform.session, listeners, name, self._with_checkpoint), quick_log:
                 self._query = started(writer)
         except BaseException:
             self._driver.end()

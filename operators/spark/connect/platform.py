@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.connect.plan_text import source_twice
 from tidestate.operators.spark.connect.relations import separated
-from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.platform import FILE_MANAGER, SPARK_ERRORS, WITHOUT_LINKS, Platform, setting_of
 from tidestate.recovery.spark.spark_log import literal_path
 from tidestate.statestore.errors import UsageError
 
@@ -92,6 +92,17 @@ class ConnectPlatform(Platform):
                 source=source,
             )
         return apart
+
+    @property
+    def file_manager(self) -> str:
+        """The class that writes the log of a query, as far as the server lets a client read its settings."""
+        return setting_of(self.session, FILE_MANAGER, "")
+
+    @property
+    def file_manager_without_links(self) -> str | None:
+        """The class that a Spark of the server's version has: a client cannot look for it."""
+        major, minor = map(int, self.session.version.split(".")[:2])
+        return WITHOUT_LINKS[0] if (major, minor) >= (4, 1) else WITHOUT_LINKS[1]
 
     def _stamps(self, url: str) -> list[tuple[int, int]]:
         files = self.session.read.format("binaryFile").load(literal_path(url))

@@ -34,7 +34,8 @@ def start_in_server(job: StreamJob, graph: Graph, sources: int) -> QueryOnConnec
         writer = writer.trigger(**job.spark_trigger)
     handle = QueryOnConnect(session, job.checkpoint, job.description.name, job.sinks.each.keys())
     try:
-        with ours(), listening(session, job.listeners, name, handle.with_checkpoint):
+        quick_log = job.platform.quick_log(objects.url(SPARK_FOLDER))
+        with ours(), listening(session, job.listeners, name, handle.with_checkpoint), quick_log:
             handle.query = started(writer)
     except UnavailableError as error:
         refusal = left_refusal(session, settings.start_id) if error.code == "server-process" else None
