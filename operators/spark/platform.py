@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
@@ -140,21 +140,22 @@ class Platform(ABC):
         disk and the user has set no class for it. Where Hadoop has no library of the system, which PySpark does not
         bring, each search is a process that Java starts: some 20 ms for each of the three files of a batch.
         """
-        session, manager = id(self.session), None
+        session, ours = id(self.session), False
         with _starting_lock:
-            ours = _starting[session] > 0
-            if local_file(url) is not None and (ours or not self.file_manager):
-                manager = self.file_manager_without_links
+            free = local_file(url) is not None and (_starting[session] > 0 or not self.file_manager)
+            manager = self.file_manager_without_links if free else None
             if manager is not None:
-                _starting[session] += 1
-                self.session.conf.set(FILE_MANAGER, manager)
+                with suppress(*SPARK_ERRORS):  # a place of Spark Connect may let nobody set it
+                    self.session.conf.set(FILE_MANAGER, manager)
+                    ours = True
+            _starting[session] += int(ours)
         try:
             yield
         finally:
             # A query has a copy of the settings from its start on: those of the session are again as they were.
             with _starting_lock:
-                _starting[session] -= int(manager is not None)
-                if manager is not None and not _starting[session]:
+                _starting[session] -= int(ours)
+                if ours and not _starting[session]:
                     self.session.conf.unset(FILE_MANAGER)
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from tests.helpers.spark_inputs import SCHEMA, job
-from tests.servers.packages import without_links
 from tools.java import local_session
 
 
@@ -19,7 +18,7 @@ def main(folder: Path, files: int, death: str) -> None:
         if moment == death:
             os.killpg(os.getpid(), signal.SIGKILL)
 
-    spark = local_session("bootstrap", **without_links())
+    spark = local_session("bootstrap")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     paths = sorted(map(str, (folder / "input").iterdir()))[:files]
     begun = job().on_spark(stream, checkpoint=folder / "root", partitions=2, paths={"direct_scan"})

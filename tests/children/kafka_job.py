@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
-from tests.servers.packages import for_seconds
+from tests.servers.packages import INTERPRETED
 from tidestate import agg, trigger
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
@@ -109,4 +109,4 @@ class KafkaCommands(Commands):
 
 
 if __name__ == "__main__":
-    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **for_seconds())
+    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **INTERPRETED)

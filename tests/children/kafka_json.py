@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tests.children.commanded_job import deliver, obey, say
 from tests.children.kafka_job import KafkaCommands
-from tests.servers.packages import for_seconds
+from tests.servers.packages import INTERPRETED
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.runs import SparkJob
 
@@ -49,4 +49,4 @@ class JsonCommands(KafkaCommands):
 
 
 if __name__ == "__main__":
-    obey(JsonCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **for_seconds())
+    obey(JsonCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **INTERPRETED)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 import tidestate as ts
 from tests.children.commanded_job import obey, say
 from tests.children.kafka_job import KafkaCommands
-from tests.servers.packages import for_seconds
+from tests.servers.packages import INTERPRETED
 from tidestate import agg
 from tidestate.operators.describe.runs import SparkJob
 
@@ -111,4 +111,4 @@ class MessageCommands(KafkaCommands):
 if __name__ == "__main__":
     logging.basicConfig()
     logging.getLogger("tidestate").setLevel(logging.INFO)
-    obey(MessageCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **for_seconds())
+    obey(MessageCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **INTERPRETED)

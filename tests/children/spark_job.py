@@ -166,12 +166,12 @@ def _run_or_end(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 def main(words: list[str]) -> None:
     # Not above: the process of a query on Spark Connect imports this module, and has pyspark from an archive.
-    from tests.servers.packages import for_seconds
+    from tests.servers.packages import INTERPRETED
 
     jobs = [parsed(list(part)) for plus, part in groupby(words, "+".__eq__) if not plus]
     for one in jobs:
         Checkpoint.open_or_create(one.folder / "checkpoint")
-    own = for_seconds() if jobs[0].for_seconds else {}
+    own = INTERPRETED if jobs[0].for_seconds else {}
     spark = local_session(jobs[0].job, **(CLUSTER if jobs[0].executors else LOCAL), **own)
     at_once(partial(_run_or_end, spark), jobs)
     spark.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 
 from tests.servers.kafka import fetched
-from tests.servers.packages import for_seconds
+from tests.servers.packages import INTERPRETED
 from tests.servers.ports import free_port
 from tools.connect_server import SPARK_HOME, ConnectServer
 
@@ -18,7 +18,7 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> C
     jars: list[str] = []
     if not list(SPARK_HOME.glob("jars/spark-connect_*.jar")):  # Spark has it along from 4.0 on
         jars = fetched([f"org.apache.spark:spark-connect_2.12:{pyspark.__version__}"], folder)
-    chosen = for_seconds() | {"spark.sql.adaptive.enabled": "false"} | dict(settings or {})
+    chosen = INTERPRETED | {"spark.sql.adaptive.enabled": "false"} | dict(settings or {})
     server = ConnectServer(folder, free_port(), chosen, jars)
     server.wait()
     return server
