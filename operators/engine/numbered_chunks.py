@@ -11,9 +11,9 @@ from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.engine.tasks import pane_folder, write_outputs
 from tidestate.operators.plan.output_buffers import numbered_from
 from tidestate.operators.plan.plan import Plan
-from tidestate.recovery.log.prefetch import prefetch
 from tidestate.statestore.files.tails import read_file_rows
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import prefetch
 from tidestate.statestore.storage.write_behind import WriteBehind
 
 FILES_AHEAD = 4

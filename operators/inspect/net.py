@@ -28,13 +28,13 @@ from tidestate.recovery.inspect.scanned import output_columns
 from tidestate.recovery.inspect.scans import RowScan, between, computed_file
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.recovery.log.prefetch import prefetch
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_metadata
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import prefetch
 from tidestate.statestore.table.group_ids import group_ids
 
 NET_ROWS = 1_000_000

@@ -18,11 +18,11 @@ from tidestate.operators.spark.start_checks import check_spark_version, check_wo
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.recovery.inspect.root_trial import TrialCheck, try_root
 from tidestate.recovery.log.checkpoint import SHARED_ROOT_ADVICE, Probe
-from tidestate.recovery.log.prefetch import ProgressCallback
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.dialects.table import dialect_of
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import ProgressCallback
 
 
 def session_for(remote: str, verb: str) -> SparkSession:

@@ -27,7 +27,7 @@ BAR_DELAY_S = 0.5
 
 class Bar:
     """A bar on standard error for each thing that is counted, if that is a terminal and the work takes a while.
-    Called as `tidestate.recovery.log.prefetch.ProgressCallback`, from one thread.
+    Called as `tidestate.statestore.storage.prefetch.ProgressCallback`, from one thread.
     """
 
     def __init__(self) -> None:

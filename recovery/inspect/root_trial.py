@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.prefetch import ProgressCallback
 from tidestate.recovery.log.summary import size_text
 from tidestate.statestore.errors import ConflictError, TidestateError, UsageError
 from tidestate.statestore.storage.dialects.table import dialect_of
@@ -30,6 +29,7 @@ from tidestate.statestore.storage.local_probe import check_type, mount_of
 from tidestate.statestore.storage.mounts import NETWORK, name_of
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.options import carried, given_options, root_with_options
+from tidestate.statestore.storage.prefetch import ProgressCallback
 from tidestate.statestore.storage.racer import race_for, racer_command, racer_content, sent_root
 
 RACING_PROCESSES = 3

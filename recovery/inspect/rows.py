@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Output
-from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.renames import columns_now
 from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -32,6 +31,7 @@ from tidestate.statestore.spec.schema_evolution import project_columns, same_ins
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import prefetch
 from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.table.group_ids import group_ids
 from tidestate.statestore.table.sorting import shared_ranks

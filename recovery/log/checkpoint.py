@@ -31,14 +31,6 @@ from tidestate.recovery.log.manifest import (
 from tidestate.recovery.log.manifest_file import MANIFEST_BYTES, decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.parts import Parts
-from tidestate.recovery.log.prefetch import (
-    Item,
-    ProgressCallback,
-    Result,
-    no_progress,
-    prefetch,
-    prefetch_with_progress,
-)
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import PROBES, STATE, newest_attempt, note, notes, traces, written_files
@@ -56,6 +48,14 @@ from tidestate.statestore.errors import (
 )
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import (
+    Item,
+    ProgressCallback,
+    Result,
+    no_progress,
+    prefetch,
+    prefetch_with_progress,
+)
 
 MANIFESTS = "manifests"
 VISIBILITY_TIMEOUT_S = 2.0

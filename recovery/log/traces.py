@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tidestate.recovery.log.manifest import DIGITS, LAST_NUMBER, SparkPosition, number_in
-from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER, newest, query_id
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.prefetch import prefetch
 
 REACHED = "reached"
 FOLDERS = ("data", "panes", "late")

@@ -26,7 +26,6 @@ from tidestate.recovery.log.manifest_file import InvalidManifest, check_root, su
 from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, write_spark_checkpoint
 from tidestate.recovery.spark.spark_log import load_files, with_lists
@@ -34,6 +33,7 @@ from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
 from tidestate.statestore.files.refs import count_files
 from tidestate.statestore.storage.objects import Objects, put_all
+from tidestate.statestore.storage.prefetch import ProgressCallback, no_progress
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.moments import CheckpointAt
 from tidestate.recovery.log.pins import check_pin, find_pin, pin, unpin
-from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.moves.fork import Fork, execute_fork, plan_fork
 from tidestate.recovery.moves.rescale import Rescaled, execute_rescale, plan_rescale
@@ -21,6 +20,7 @@ from tidestate.recovery.retention.collection import Collected, Collection, execu
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.secrets import public_url
+from tidestate.statestore.storage.prefetch import ProgressCallback, no_progress
 
 _RESCALED = ("id", "before", "partitions", "operators", "files", "shared")
 

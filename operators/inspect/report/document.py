@@ -17,9 +17,9 @@ from tidestate.operators.inspect.report.windows import ReportedWindows, windows_
 from tidestate.recovery.inspect.verify import VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.summary import brief, goes_by_offset, pluralize, readable_time, size_text, time_text
 from tidestate.statestore.durations import span_text
+from tidestate.statestore.storage.prefetch import ProgressCallback, no_progress
 
 LAST = 500
 OPERATORS_IN_FULL = 6

@@ -18,8 +18,8 @@ from tests.helpers.forked import Forked
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, example
-from tidestate.recovery.log.prefetch import AT_ONCE, prefetch, prefetch_with_progress
 from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.storage.prefetch import AT_ONCE, prefetch, prefetch_with_progress
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ def test_no_more_is_read_ahead_than_was_reported() -> None:
 
 DROPPED = """
 import threading
-from tidestate.recovery.log.prefetch import prefetch
+from tidestate.statestore.storage.prefetch import prefetch
 reading = prefetch(len, ["x"] * 100)
 next(reading)
 with getattr(threading, "_shutdown_locks_lock", threading.Lock()):  # held while a thread starts
