@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,11 +21,11 @@ OTHER = [name.replace("FileSystemBased", "FileContextBased") for name in WITHOUT
 
 
 @pytest.fixture
-def session(spark: SparkSession) -> Iterator[SparkSession]:
+def session(spark: SparkSession) -> SparkSession:
     """A session of its own, without the setting."""
     own = spark.newSession()
     own.conf.unset(FILE_MANAGER)
-    yield own
+    return own
 
 
 def class_of_log(session: SparkSession, folder: Path) -> str:
