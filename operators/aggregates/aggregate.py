@@ -92,6 +92,10 @@ class Partial:
     function: Literal["count", "sum", "min", "max"]
     column: str | None
     """What it is of; None: of rows, which are counted."""
+    tree: ExprNode | None = None
+    """What computes ``column`` of each row, where the input has no such column."""
+    condition: ExprNode | None = None
+    """It is of those rows alone for which this is true; of no row it is null, also as a count. None: of all rows."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ back are left out with these, as both have the same values. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Partial
 from tidestate.operators.aggregates.custom import spread
 from tidestate.operators.expressions.binding import BoundExpression, Zones, bind_condition, bind_expression
 from tidestate.operators.expressions.printing import expression_text
@@ -125,6 +126,18 @@ class BoundExpressed(BoundAggregate):
     @property
     def stores_result(self) -> bool:
         return self.inner.stores_result
+
+    @property
+    def partials(self) -> tuple[Partial, ...] | None:
+        """As in `BoundAggregate`, with what computes their columns and says which rows take part."""
+        parts = self.inner.partials
+        if parts is None:
+            return None
+        trees = {name: tree for _, name, tree in self.expressions.computed}
+        condition = self.aggregate.condition
+        return tuple(
+            dataclasses.replace(part, tree=trees.get(part.column or ""), condition=condition) for part in parts
+        )
 
     @property
     def invertible(self) -> bool:

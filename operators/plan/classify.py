@@ -30,7 +30,7 @@ from tidestate.operators.plan.reasons import (
     PURGED,
     VERY_LATE,
 )
-from tidestate.operators.plan.slicing import SlicedRows
+from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows
 from tidestate.operators.plan.stages import COMPUTED, StagedRows, Stages
 from tidestate.operators.progress.numbers import MESSAGE_NUMBER
 from tidestate.operators.progress.progress import (
@@ -292,6 +292,20 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     return Classified(partials, accepted, None, peak.time_us, counters, claims)
 
 
+def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
+    """Classify rows that are left out and were combined: as `classify` does with the rows one by one, which are in no
+    partial and no ledger.
+    """
+    spec = plan.input
+    times = pa.array(left_out.last_us).cast(spec.schema.field(spec.event_time).type)
+    latest = left_out.sources.append_column(spec.event_time, times)
+    least_us = int(left_out.first_us.min())
+    peak = peak_with_sample(left_out.last_us, latest, plan.named_by, least_us, left_out.sample_us)
+    claims = msgspec.structs.replace(read_sliced(spec.watermarks, latest, left_out.rows, context.now_us), peak=peak)
+    counters = {FILTERED: int(left_out.rows.sum())}
+    return replace(nothing_classified(plan), max_event_us=peak.time_us, counters=counters, claims=claims)
+
+
 def with_refused(
     plan: Plan,
     accepted: pa.Table,
@@ -456,7 +470,8 @@ def _with_refusals(plan: Plan, classified: Classified, received: StagedRows, con
         # A source that only the decoded value would have named is not known.
         parts = [part.rows for part in refusals if watermarks.by in (None, *part.rows.column_names)]
         of_sources = [Claims(rejected=rows_of_sources(watermarks, rows)) for rows in parts]
-        claims = joined_claims([*of_sources, claims])
+        # The peak is of the rows that go on: the parts that are joined here have none.
+        claims = msgspec.structs.replace(joined_claims([*of_sources, claims]), peak=claims.peak)
     return replace(
         classified,
         rejected=pa.concat_tables(ledger_rows),

@@ -49,3 +49,20 @@ class SlicedRows:
     """The state columns by name: sums of integers as decimals with 38 digits or as int64."""
     sample_us: Times
     """The times of some rows, drawn evenly."""
+
+
+@dataclass(frozen=True)
+class LeftOutRows:
+    """Rows of a piece of input that a condition of its stages leaves out, and whose times are accepted: as one entry
+    for each source of the watermark, or more. They are counted, and move time.
+    """
+
+    sources: pa.Table
+    """The column that names the sources of the watermark, in the type of the input; no column where there is one."""
+    rows: Numbers
+    """The number of rows in each entry, as all others of shape ``(entries,)``."""
+    first_us: Times
+    """Their smallest and largest event time."""
+    last_us: Times
+    sample_us: Times
+    """The times of some rows, drawn evenly."""

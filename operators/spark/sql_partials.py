@@ -7,6 +7,10 @@ are entries of their own too: their times are the sample of `tidestate.operators
 
 What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types (`_refusal`).
 It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
+
+Stages run in front of that, as SQL (`staged_columns`). Rows that a condition leaves out are entries too, by the
+source of the watermark, which they move. A row of its own has the columns as they are read, and goes through the
+stages here.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -23,18 +28,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from tidestate.operators.aggregates.aggregate import Partial
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
 from tidestate.operators.engine.tasks import Stopwatch
-from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_sliced
+from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_left_out, classify_sliced
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.slicing import SlicedRows, Slicing
+from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import LONGEST_PAUSE
+from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
 from tidestate.operators.spark.types import arrow_schema, quoted
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.limits import KEY_BYTES
@@ -50,6 +55,8 @@ TOO_MANY = "it has too many slices and keys"
 ROW_NUMBER_BITS = 33
 """Of the numbers that Spark gives rows: those that count within an input partition."""
 HALF = 1 << 32
+LEFT_OUT = 2
+"""The side of the watermark of rows that a condition leaves out: none, as they are in no slice."""
 INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 FLOAT_TYPES = ("float", "double")
 TEXT_TYPES = ("string", "binary")
@@ -68,6 +75,10 @@ class SqlPlan:
     slicing: Slicing
     types: Mapping[str, str]
     """Of the columns that are read: Spark's types."""
+    columns: SqlColumns
+    """Those that the operator sees, behind its stages."""
+    values: tuple[SqlValue | None, ...]
+    """What each partial of ``slicing`` is of; None for one that counts all rows."""
 
     @property
     def keys(self) -> list[str]:
@@ -75,10 +86,24 @@ class SqlPlan:
         by = self.plan.input.watermarks.by
         return list(dict.fromkeys([*self.plan.input.key_names, *([by] if by else [])]))
 
+    @cached_property
+    def read_names(self) -> dict[str, str]:
+        """What SQL calls each column that is read."""
+        return {name: read_name(number) for number, name in enumerate(self.types)}
+
+    @cached_property
+    def judged(self) -> dict[str, str]:
+        """Of the columns that are read, those that the operator sees as they are as event time or key: the column of
+        an entry that has them.
+        """
+        seen = {self.columns.names[name]: f"k{number}" for number, name in enumerate(self.keys)}
+        seen[self.columns.names[self.plan.input.event_time]] = "t1"
+        return {name: seen[read] for name, read in self.read_names.items() if read in seen}
+
     @property
     def others(self) -> list[str]:
-        """The columns that only a row of its own has."""
-        return [name for name in self.types if name not in self.keys and name != self.plan.input.event_time]
+        """The columns that are read and that only a row of its own has."""
+        return [name for name in self.types if name not in self.judged]
 
 
 def sql_plan(graph: Graph, columns: StructType) -> SqlPlan | str:
@@ -88,41 +113,62 @@ def sql_plan(graph: Graph, columns: StructType) -> SqlPlan | str:
         return "several streams, or several operators, are read"
     number, node, _, _ = readers[0]
     plan, slicing = node.plan, node.plan.slicing
-    if plan.input.stages is not None:
-        return "its rows are decoded, filtered or computed in the tasks"
     if isinstance(slicing, str):
         return slicing
     types = {field.name: field.dataType.simpleString() for field in columns.fields}
     read = {name: types.get(sent_name(name), "") for name in plan.input.read_names}
     schema = arrow_schema(columns, columns.names)
-    for name, field in ((name, plan.input.schema.field(name)) for name in read):
+    for name, field in ((name, plan.input.read_schema.field(name)) for name in read):
         if sent_name(name) not in schema.names or schema.field(sent_name(name)).type != field.type:
             return f"the column {name!r} has another type than in the first input"
-    sql = SqlPlan(number, plan, slicing, read)
+    return _of_columns(number, plan, slicing, read)
+
+
+def _of_columns(number: int, plan: Plan, slicing: Slicing, read: Mapping[str, str]) -> SqlPlan | str:
+    """The plan for columns of these types, or why there is none."""
+    for name, kind in read.items():
+        if not (_is_exact(kind) or kind in FLOAT_TYPES):
+            return f"the column {name!r} of type {kind} is read"
+    if plan.input.added:
+        return "its rows have an order, a time or an origin that the job gives them"
+    seen = staged_columns(plan.input.stages.steps if plan.input.stages is not None else (), read)
+    if isinstance(seen, str):
+        return seen
+    values = list[SqlValue | None]()
+    for partial in slicing.partials:
+        value = partial_value(partial, plan.input.schema, seen)
+        if isinstance(value, str):
+            return value
+        values.append(value)
+    sql = SqlPlan(number, plan, slicing, read, seen, tuple(values))
     return _refusal(sql) or sql
+
+
+def _is_exact(kind: str) -> bool:
+    """Whether values of the type are combined by what they are: the same to Spark and to Arrow."""
+    return kind in EXACT_TYPES or kind in TEXT_TYPES or decimal_of(kind) is not None
 
 
 def _refusal(sql: SqlPlan) -> str | None:
     """Why Spark SQL would not compute the same; None if it would."""
-    spec, types = sql.plan.input, sql.types
+    spec, types = sql.plan.input, sql.columns.types
     generator = spec.watermarks.generator
-    if spec.added or spec.order or sql.plan.computed or sql.plan.observers or spec.watermarks.filters_rows:
+    if spec.order or sql.plan.computed or sql.plan.observers or spec.watermarks.filters_rows:
         return "its rows have an order, a time or an origin that the job gives them"
     if plain_until(spec.watermarks, 0) is None or {*generator.columns} - {spec.event_time}:
         return "its watermark is not that of the largest event times, or of the clock"
     if types[spec.event_time] != "timestamp":
         return f"its event times are of type {types[spec.event_time]}"
-    for name, kind in types.items():
-        of_key = name in sql.keys
-        is_exact = kind in EXACT_TYPES or kind in TEXT_TYPES or decimal_of(kind) is not None
-        if not (is_exact or (kind in FLOAT_TYPES and not of_key)):
-            return f"the column {name!r} of type {kind} is read" + (", as a key" if of_key else "")
-    for partial in sql.slicing.partials:
-        kind = types[partial.column] if partial.column else ""
-        digits = decimal_of(kind)
-        texts = partial.function in ("min", "max") and kind in TEXT_TYPES
-        if texts or (partial.function == "sum" and digits and digits[0] + ADDED_DIGITS > 38):
-            return f"{partial.name!r} is a {partial.function} of type {kind}"
+    for name in sql.keys:
+        if not _is_exact(types[name]):
+            return f"the column {name!r} of type {types[name]} is read, as a key"
+    for partial, value in zip(sql.slicing.partials, sql.values, strict=True):
+        if value is None:
+            continue
+        digits = decimal_of(value.type)
+        texts = value.function in ("min", "max") and value.type in TEXT_TYPES
+        if texts or (value.function == "sum" and digits and digits[0] + ADDED_DIGITS > 38):
+            return f"{partial.name!r} is a {partial.function} of type {value.type}"
     return None
 
 
@@ -158,80 +204,118 @@ def bounds_of(sql: SqlPlan, context: Context, events: int | None) -> Bounds:
 def entries(rows: DataFrame, sql: SqlPlan, bounds: Bounds) -> DataFrame:
     """The entries of a batch. Columns: ``slice`` (its start; null for a row that is no part of one), ``k0`` … of the
     keys, ``side`` of the watermark, ``lane`` (the number of a row that is an entry of its own), ``n`` rows with times
-    from ``t0`` to ``t1``, ``p0`` … of the partials, and for a row without a slice ``c0`` … of the other columns.
+    from ``t0`` to ``t1``, ``p0`` … of the partials, and for a row of its own ``c0`` … of the other columns as they
+    are read. Entries of rows that a condition leaves out have no slice either, and `LEFT_OUT` as their side.
     """
     # Expressions are texts: on classic Spark a column that is built of others costs a call of the JVM for each.
-    column = {name: f"r{number}" for number, name in enumerate(sql.types)}
-    time, in_task = column[sql.plan.input.event_time], f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
+    in_task = f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
     # Spark computes the number of a row once, however often it is read, as it is not deterministic.
-    source = rows.selectExpr(*(_sent(sql, name) for name in sql.types), "monotonically_increasing_id() AS rid")
-    source = source.selectExpr("*", f"{' OR '.join(_judged_here(sql, column, bounds))} AS single")
+    read = (f"{quoted(sent_name(name))} AS {column}" for name, column in sql.read_names.items())
+    source = rows.selectExpr(*read, "monotonically_increasing_id() AS rid")
+    for level in sql.columns.levels:
+        source = source.selectExpr("*", *level)
+    source = source.selectExpr(*(f"{text} AS {name}" for name, text in _inputs(sql).items()), "rid")
+    source = source.selectExpr("*", f"{' OR '.join(_judged_here(sql, bounds))} AS single")
     in_sample = f"{in_task} < {FIRST_SAMPLED} OR {in_task} % {bounds.sample_step} = 0"
     width, shift = sql.slicing.width_us, sql.slicing.shift_us
+    accepted = "NOT single AND kept" if sql.columns.kept else "NOT single"
     by = {
-        "slice": f"CASE WHEN NOT single THEN {time} - pmod({time} - {shift}L, {width}L) END",
-        **{f"k{number}": column[name] for number, name in enumerate(sql.keys)},
-        "side": _side(time, bounds),
+        "slice": f"CASE WHEN {accepted} THEN t - pmod(t - {shift}L, {width}L) END",
+        **{f"k{number}": _key(sql, number, name) for number, name in enumerate(sql.keys)},
+        "side": _side(sql, bounds),
         "lane": f"CASE WHEN single OR {in_sample} THEN rid END",
-        **{f"c{number}": f"CASE WHEN single THEN {column[name]} END" for number, name in _others(sql, texts=True)},
+        **{f"c{number}": f"CASE WHEN single THEN o{number} END" for number in _others(sql, texts=True)},
     }
     named = (f"{value} AS {name}" for name, value in by.items())
-    values = {"n": "count(1)", "t0": f"min({time})", "t1": f"max({time})"}
-    for number, partial in enumerate(sql.slicing.partials):
-        values |= _partial(f"p{number}", partial, sql, column)
+    values = {"n": "count(1)", "t0": "min(t)", "t1": "max(t)"}
+    for number, value in enumerate(sql.values):
+        values |= _partial(number, value)
     # Of one row the largest value is its own, to the bit; as a key a zero would lose its sign.
-    for number, name in _others(sql, texts=False):
-        values[f"c{number}"] = f"max(CASE WHEN single THEN {column[name]} END)"
-    grouped = source.selectExpr(*column.values(), "single", *named).groupBy(*by)
+    for number in _others(sql, texts=False):
+        values[f"c{number}"] = f"max(CASE WHEN single THEN o{number} END)"
+    kept = [name for name in _inputs(sql) if name[0] in "tov"]
+    grouped = source.selectExpr(*kept, "single", *named).groupBy(*by)
     return grouped.agg(*(sf.expr(f"{value} AS {name}") for name, value in values.items()))
 
 
-def _sent(sql: SqlPlan, name: str) -> str:
-    """A column of the batch by its number, times as microseconds."""
-    column, number = quoted(sent_name(name)), [*sql.types].index(name)
-    return f"{f'unix_micros({column})' if sql.types[name] == 'timestamp' else column} AS r{number}"
-
-
-def _others(sql: SqlPlan, *, texts: bool) -> list[tuple[int, str]]:
-    """The columns that only a row without a slice has, with their numbers: those of text, or those of other types."""
-    return [(number, name) for number, name in enumerate(sql.others) if (sql.types[name] in TEXT_TYPES) == texts]
-
-
-def _judged_here(sql: SqlPlan, column: Mapping[str, str], bounds: Bounds) -> Iterator[str]:
-    """Conditions of which a row that is not certain to be accepted meets one. One that is null is of a null, for
-    which another one is true.
+def _inputs(sql: SqlPlan) -> dict[str, str]:
+    """What entries are made of, by what SQL calls it: the time, ``x0`` … the keys, ``o0`` … the other columns that
+    are read, ``v0`` … what partials are of, ``kept`` and ``unmet``. Times are microseconds.
     """
-    time, keys = column[sql.plan.input.event_time], sql.plan.input.key_names
-    yield from (f"{column[name]} IS NULL" for name in (sql.plan.input.event_time, *keys))
-    yield from (f"{time} < {bounds.first_us}L", f"{time} > {bounds.last_us}L")
-    lengths = [f"octet_length({column[name]})" for name in keys if sql.types[name] in TEXT_TYPES]
-    if lengths:
-        yield f"{' + '.join(lengths)} > {KEY_BYTES}"
+    names, types = sql.columns.names, sql.columns.types
+    texts = {"t": _plain(names[sql.plan.input.event_time], types[sql.plan.input.event_time])}
+    texts |= {f"x{number}": _plain(names[name], types[name]) for number, name in enumerate(sql.keys)}
+    texts |= {f"o{number}": _plain(sql.read_names[name], sql.types[name]) for number, name in enumerate(sql.others)}
+    texts |= {
+        f"v{number}": _plain(value.text, value.type) for number, value in enumerate(sql.values) if value is not None
+    }
+    texts |= {"kept": " AND ".join(sql.columns.kept)} if sql.columns.kept else {}
+    return texts | ({"unmet": " OR ".join(sql.columns.unmet)} if sql.columns.unmet else {})
 
 
-def _side(time: str, bounds: Bounds) -> str:
-    """-1 before the watermark, 1 for times that count as future, else 0."""
-    late = "" if bounds.watermark_us is None else f"WHEN {time} < {bounds.watermark_us}L THEN -1"
-    ahead = "" if bounds.ahead_us is None else f"WHEN {time} > {bounds.ahead_us}L THEN 1"
-    return f"CASE {late} {ahead} ELSE 0 END" if late or ahead else "0"
+def _plain(text: str, kind: str) -> str:
+    return f"unix_micros({text})" if kind == "timestamp" else text
 
 
-def _partial(name: str, partial: Partial, sql: SqlPlan, column: Mapping[str, str]) -> dict[str, str]:
-    """The columns of a partial, the first of which is called ``name``: see `_state`."""
-    if partial.column is None:
+def _key(sql: SqlPlan, number: int, name: str) -> str:
+    """The value of a key by which rows are combined. Of rows that are left out no more is told apart than the source
+    of the watermark.
+    """
+    if not sql.columns.kept or name == sql.plan.input.watermarks.by:
+        return f"x{number}"
+    return f"CASE WHEN single OR kept THEN x{number} END"
+
+
+def _others(sql: SqlPlan, *, texts: bool) -> list[int]:
+    """The numbers of the columns that only a row of its own has: those of text, or those of other types."""
+    return [number for number, name in enumerate(sql.others) if (sql.types[name] in TEXT_TYPES) == texts]
+
+
+def _judged_here(sql: SqlPlan, bounds: Bounds) -> Iterator[str]:
+    """Conditions of which a row that is not certain to be accepted meets one. One that is null is of a null, for
+    which another one is true. A row that is left out needs a time, and no key.
+    """
+    yield from ("t IS NULL", f"t < {bounds.first_us}L", f"t > {bounds.last_us}L")
+    if sql.columns.unmet:
+        yield "unmet"
+    keys = [f"x{sql.keys.index(name)}" for name in sql.plan.input.key_names]
+    unfit = [f"{key} IS NULL" for key in keys]
+    texts = [
+        f"octet_length({key})"
+        for key, name in zip(keys, sql.plan.input.key_names, strict=True)
+        if sql.columns.types[name] in TEXT_TYPES
+    ]
+    if texts:
+        unfit.append(f"{' + '.join(texts)} > {KEY_BYTES}")
+    if unfit:
+        yield f"(kept AND ({' OR '.join(unfit)}))" if sql.columns.kept else " OR ".join(unfit)
+
+
+def _side(sql: SqlPlan, bounds: Bounds) -> str:
+    """-1 before the watermark, 1 for times that count as future, else 0; `LEFT_OUT` for rows that are left out."""
+    out = f"WHEN NOT single AND NOT kept THEN {LEFT_OUT}" if sql.columns.kept else ""
+    late = "" if bounds.watermark_us is None else f"WHEN t < {bounds.watermark_us}L THEN -1"
+    ahead = "" if bounds.ahead_us is None else f"WHEN t > {bounds.ahead_us}L THEN 1"
+    return f"CASE {out} {late} {ahead} ELSE 0 END" if out or late or ahead else "0"
+
+
+def _partial(number: int, value: SqlValue | None) -> dict[str, str]:
+    """The columns of a partial by its number, see `_state`."""
+    if value is None:
         return {}
-    values, kind = column[partial.column], sql.types[partial.column]
-    if partial.function == "sum" and kind == "bigint":
+    name, values = f"p{number}", f"v{number}"
+    if value.function == "sum" and value.type == "bigint":
         return {name: f"sum({values} & {HALF - 1}L)", f"{name}_high": f"sum(shiftright({values}, 32))"}
-    if partial.function == "max" and kind in FLOAT_TYPES:
+    if value.function == "max" and value.type in FLOAT_TYPES:
         return {name: f"max(CASE WHEN NOT isnan({values}) THEN {values} END)", f"{name}_any": f"max({values})"}
-    exact = f"CAST({values} AS double)" if partial.function == "sum" and kind == "float" else values
-    return {name: f"{partial.function}({exact})"}
+    exact = f"CAST({values} AS double)" if value.function == "sum" and value.type == "float" else values
+    return {name: f"{value.function}({exact})"}
 
 
-def _state(name: str, partial: Partial, sql: SqlPlan, table: pa.Table) -> Values:
+def _state(number: int, table: pa.Table) -> Values:
     """The state column that the columns of `_partial` are."""
-    if partial.column is None:
+    name = f"p{number}"
+    if name not in table.column_names:
         return table["n"]
     if f"{name}_any" in table.column_names:
         usual = table[name]
@@ -254,10 +338,12 @@ def joined_halves(low: Values, high: Values) -> Values:
 
 
 def rows_of_their_own(sql: SqlPlan, table: pa.Table) -> pa.Table:
-    """The entries without a slice as rows of the stream, in the order of the input; times are microseconds."""
-    rows = table.filter(table["slice"].is_null()).sort_by("lane")
-    columns = {sql.plan.input.event_time: rows["t1"]}
-    columns |= {name: rows[f"k{number}"] for number, name in enumerate(sql.keys)}
+    """The entries that are a row each as rows of the stream, as they are read and in the order of the input; times
+    are microseconds.
+    """
+    alone = pc.and_(table["slice"].is_null(), pc.not_equal(table["side"], LEFT_OUT))
+    rows = table.filter(alone).sort_by("lane")
+    columns = {name: rows[entry] for name, entry in sql.judged.items()}
     columns |= {name: rows[f"c{number}"] for number, name in enumerate(sql.others)}
     return pa.table({name: columns[name] for name in sql.types})
 
@@ -273,16 +359,30 @@ def sliced_rows(sql: SqlPlan, table: pa.Table) -> SlicedRows:
         groups["n"].to_numpy(),
         groups["t0"].to_numpy(),
         last_us,
-        {p.name: _state(f"p{number}", p, sql, groups) for number, p in enumerate(sql.slicing.partials)},
+        {p.name: _state(number, groups) for number, p in enumerate(sql.slicing.partials)},
         last_us[groups["lane"].is_valid().to_numpy()],
     )
 
 
+def left_out_rows(sql: SqlPlan, table: pa.Table) -> LeftOutRows:
+    """The entries of rows that a condition leaves out."""
+    groups = table.filter(pc.equal(table["side"], LEFT_OUT))
+    by, last_us = sql.plan.input.watermarks.by, groups["t1"].to_numpy()
+    sources = groups.select([])
+    if by is not None:
+        kind = sql.plan.input.schema.field(by).type
+        sources = pa.table({by: groups[f"k{sql.keys.index(by)}"].cast(kind)})
+    in_sample = groups["lane"].is_valid().to_numpy()
+    return LeftOutRows(sources, groups["n"].to_numpy(), groups["t0"].to_numpy(), last_us, last_us[in_sample])
+
+
 def classified_entries(sql: SqlPlan, table: pa.Table, context: Context, partitions: int) -> list[Classified]:
-    """The entries of a batch as pieces of input: its rows of their own, then the others."""
-    rows, groups = rows_of_their_own(sql, table), sliced_rows(sql, table)
+    """The entries of a batch as pieces of input: its rows of their own, the others, and those that are left out."""
+    rows, groups, left_out = rows_of_their_own(sql, table), sliced_rows(sql, table), left_out_rows(sql, table)
     pieces = [classify(sql.plan, rows, context, partitions)] if rows.num_rows else []
-    return [*pieces, classify_sliced(sql.plan, groups, context, partitions)] if len(groups.rows) else pieces
+    if len(groups.rows):
+        pieces.append(classify_sliced(sql.plan, groups, context, partitions))
+    return [*pieces, classify_left_out(sql.plan, left_out, context)] if len(left_out.rows) else pieces
 
 
 class SqlPartials:
@@ -294,11 +394,12 @@ class SqlPartials:
         self.entries: int | None = None
         """Those of the newest batch: partials and rows of their own; where tasks have made them, of one piece."""
         self._events: int | None = None
+        self._planned: tuple[Graph, StructType, SqlPlan | str] | None = None
         self._pause = self._pause_left = 0
 
     def blocks(self, batch: MicroBatch, rows: DataFrame) -> list[Block] | str:
         """The blocks of a batch, as `run_task` makes them of its rows; or why all its rows must be handed over."""
-        sql = sql_plan(batch.graph, rows.schema) if SPARK_4 else "Spark 3.5 gives no table of Arrow's"
+        sql = self._plan(batch.graph, rows.schema) if SPARK_4 else "Spark 3.5 gives no table of Arrow's"
         if isinstance(sql, str):
             return sql
         if self._pause_left:
@@ -324,6 +425,12 @@ class SqlPartials:
                 for block in blocks_of(piece, sql.operator, number, batch.spans)
             ]
         return [msgspec.structs.replace(blocks[0], spent_us=watch.take()), *blocks[1:]] if blocks else []
+
+    def _plan(self, graph: Graph, columns: StructType) -> SqlPlan | str:
+        """As `sql_plan`, once as long as both stay: expressions are written anew otherwise."""
+        if self._planned is None or self._planned[0] is not graph or self._planned[1] != columns:
+            self._planned = graph, columns, sql_plan(graph, columns)
+        return self._planned[2]
 
     def learn(self, results: Sequence[TaskResult]) -> None:
         """The number of rows that the tasks of a batch were sent: its partials, at least those of one piece."""

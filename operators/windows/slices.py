@@ -228,8 +228,6 @@ def slicing_of(plan: GroupTables) -> Slicing | str:
     if plan.input.signed:
         return "its rows take earlier ones back"
     for aggregate in plan.aggregates:
-        if aggregate.aggregate.trees:
-            return f"{aggregate.name!r} is of an expression, which is computed by tasks that read all rows"
         if aggregate.partials is None:
             return f"{aggregate.name!r} is {aggregate.aggregate.function}, not a count, sum, minimum, maximum or mean"
     if not plan.orderless:

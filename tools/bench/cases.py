@@ -172,8 +172,8 @@ def _tumbling(keys: int, work: str = "tumbling", **how: object) -> OnSpark:
     return OnSpark(work, small, full, **how)  # type: ignore[arg-type]
 
 
-def _staged(keys: int, work: str) -> OnSpark:
-    return _tumbling(keys, work, beside=f"{work}, in Spark's plan")
+def _staged(keys: int, work: str, *, rated: bool = False) -> OnSpark:
+    return _tumbling(keys, work, beside=f"{work}, in Spark's plan", rated=rated)
 
 
 def _of_texts(keys: int) -> OnSpark:
@@ -306,6 +306,13 @@ CASES = (
     Case("tumbling, 100 keys, computed columns", ROCKSDB, ">= 2.4", _staged(100, "computed")),
     Case("tumbling, 100 keys, a filter", ROCKSDB, ">= 2", _staged(100, "filtered")),
     Case("tumbling, 100 keys, rows of the JVM", ROCKSDB, ">= 1.3", _tumbling(100, rated=True)),
+    Case(
+        "tumbling, 100 keys, rows of the JVM, computed columns",
+        ROCKSDB,
+        ">= 1.2",
+        _staged(100, "computed", rated=True),
+    ),
+    Case("tumbling, 100 keys, rows of the JVM, a filter", ROCKSDB, ">= 1.2", _staged(100, "filtered", rated=True)),
     Case("tumbling, 100,000 keys, rows of the JVM", ROCKSDB, ">= 5", _tumbling(100_000, rated=True)),
     Case("tumbling, 100 keys, Kafka, JSON values", ROCKSDB, ">= 1.2", _of_texts(100)),
     Case("tumbling, 100,000 keys, Kafka, JSON values", ROCKSDB, ">= 4", _of_texts(100_000)),

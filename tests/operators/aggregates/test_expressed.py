@@ -32,6 +32,8 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of, description_of
 from tidestate.operators.expressions.builder import col, expr
 from tidestate.operators.expressions.parsing import parse_expression
+from tidestate.operators.expressions.printing import expression_text
+from tidestate.operators.plan.slicing import Slicing
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.table.fold import combine
@@ -297,10 +299,14 @@ def test_the_newest_pane_that_meets_a_condition_does_not_stand_for_all_panes() -
     assert caught.value.code == "chain-accumulating"
 
 
-def test_partials_elsewhere_are_of_whole_columns_of_all_rows() -> None:
-    assert not isinstance(plan_of({"n": agg.count()}, SCHEMA).slicing, str)
-    for aggregate in (agg.count(where="w > 1"), agg.sum(col("v") + 1)):
-        assert "'x' is of an expression" in str(plan_of({"x": aggregate}, SCHEMA).slicing)
+def test_partials_elsewhere_know_which_rows_take_part_and_what_is_computed_of_them() -> None:
+    plain, some, total = agg.count(), agg.count(where="w > 1"), agg.mean(col("v") + 1, where="w > 1")
+    slicing = plan_of({"n": plain, "x": some, "y": total, "z": agg.max(col("v") * 2)}, SCHEMA).slicing
+    assert isinstance(slicing, Slicing)
+    texts = [[None if t is None else expression_text(t) for t in (p.tree, p.condition)] for p in slicing.partials]
+    assert [p.function for p in slicing.partials] == ["count", "count", "sum", "count", "max"]
+    assert texts == [[None, None], [None, "w > 1"], ["v + 1", "w > 1"], ["v + 1", "w > 1"], ["v * 2", None]]
+    assert "'x' is count_distinct" in str(plan_of({"x": agg.count_distinct("v", where="w > 1")}, SCHEMA).slicing)
 
 
 @pytest.mark.parametrize(

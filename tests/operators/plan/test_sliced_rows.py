@@ -6,16 +6,18 @@ import random
 from dataclasses import replace
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tidestate as ts
 from tidestate import agg, watermark
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_sliced
+from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_left_out, classify_sliced
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.slicing import SlicedRows, Slicing
+from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
@@ -96,3 +98,46 @@ def test_a_row_before_the_first_bound_is_refused_by_a_window(windows: str) -> No
         row = rows_from(of_rule.slicing.taken_from(WATERMARK_US) - 1).slice(0, 1)
         row = row.set_column(0, "t", pa.array([of_rule.slicing.taken_from(WATERMARK_US) - 1]).cast(TIME))
         assert classify(of_rule, row, context, 1).rejected is not None
+
+
+def test_rows_that_are_left_out_are_classified_as_one_by_one() -> None:
+    read = ts.stream(event_time="t").watermark(watermark.bounded("5 seconds", "t"), by="p").where("v = 7")
+    made = read.group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.count())
+    plan = bind_graph(made.graph.description, SCHEMA).output
+    context, slicing = Context.between(WATERMARK_US, WATERMARK_US), plan.slicing
+    assert isinstance(slicing, Slicing)
+    rows = rows_from(slicing.taken_from(WATERMARK_US))
+    alone = classify(plan, rows, context, 3)
+    times, sources = rows["t"].cast(pa.int64()).to_numpy(), rows["p"].to_numpy()
+    of_sources = [times[sources == source] for source in (1, 2)]
+    left_out = LeftOutRows(
+        pa.table({"p": pa.array([1, 2], pa.int32())}),
+        np.array([len(group) for group in of_sources]),
+        np.array([group.min() for group in of_sources]),
+        np.array([group.max() for group in of_sources]),
+        times,
+    )
+    combined_rows = classify_left_out(plan, left_out, context)
+    assert (
+        {name: many for name, many in alone.counters.items() if many} == combined_rows.counters == {"filtered": 300}
+    )
+    assert not combined_rows.partials.rows.num_rows
+    assert combined_rows.max_event_us == alone.max_event_us == times.max()
+    assert combined_rows.claims.reports == alone.claims.reports
+    assert combined_rows.claims.peak is not None
+    assert alone.claims.peak is not None
+    # Which row it was is known by its source alone.
+    peaks = [msgspec.structs.replace(piece.claims.peak, event="") for piece in (combined_rows, alone)]
+    assert peaks[0] == peaks[1]
+
+
+def test_a_refused_row_takes_nothing_from_the_peak_of_the_others() -> None:
+    read = ts.stream(event_time="t").watermark(watermark.bounded("5 seconds", "t"), by="p").expect("known", "v > 0")
+    made = read.group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.count())
+    plan = bind_graph(made.graph.description, SCHEMA).output
+    rows, context = rows_from(WATERMARK_US), Context.between(WATERMARK_US, WATERMARK_US)
+    met = rows.filter(pc.greater(rows["v"], 0))
+    assert 0 < met.num_rows < rows.num_rows
+    pieces = [classify(plan, of_piece, context, 3) for of_piece in (rows, met)]
+    assert pieces[0].rejected is not None
+    assert pieces[0].claims.peak == pieces[1].claims.peak is not None

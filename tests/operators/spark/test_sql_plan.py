@@ -10,10 +10,12 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 import tidestate as ts
-from tidestate import OperatorStream, agg, trigger, watermark
+from tidestate import OperatorStream, agg, fn, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.expressions.builder import expr
 from tidestate.operators.plan.slicing import Slicing
 from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.operators.spark.sql_columns import SqlValue
 from tidestate.operators.spark.sql_partials import SqlPlan, joined_halves, sql_plan
 from tidestate.operators.spark.types import arrow_schema
 
@@ -56,6 +58,18 @@ MADE = {
     "by the clock": counted(ts.stream(event_time="t").watermark(watermark.fixed("1 minute"))),
     "by source": counted(ts.stream(event_time="t").watermark(watermark.bounded("1 minute", "t"), by="k")),
     "any column in the ledger": counted().allowed_lateness("1 minute", ledger_columns=["x", "v", "n"]),
+    "a filter": counted(READ.where("v > 3 and k like 'a%'"), x=agg.sum("v")),
+    "computed columns": counted(READ.with_columns(y="v * 2", q="k"), key="q", z=agg.max("y")),
+    "a selection": counted(READ.select("t", key="concat(k, '!')"), key="key"),
+    "a computed time": counted(
+        ts.stream(event_time="at", watermark_delay="1 minute").with_columns(at="timestamp_micros(v)")
+    ),
+    "a computed source": counted(
+        ts.stream(event_time="t").watermark(watermark.bounded("1 minute", "t"), by="s").with_columns(s="v % 7")
+    ),
+    "expectations": counted(READ.expect("positive", "v > 0").expect("small", "x < 3", otherwise="count")),
+    "some rows": counted(m=agg.sum("v", where="x > 0"), c=agg.count(where="k = 'a'"), e=agg.mean(expr("v / x"))),
+    "results of results": counted(x=agg.sum("v")).derive(y="x / n").having("y > 1").accumulation("retracting"),
 }
 REFUSED = {
     "sessions": (counted(windows=ts.sessions("1 minute")), "windows are not of a fixed span"),
@@ -76,6 +90,27 @@ REFUSED = {
         counted(ts.stream(event_time="t").watermark(watermark.punctuated("t", flag="k", equals="x"))),
         "that the job gives them",
     ),
+    "a function of a filter": (counted(READ.where("k rlike 'a+'")), "expression: rlike of a filter is not computed"),
+    "a function of a column": (
+        counted(READ.with_columns(u="upper(k)"), key="u"),
+        "expression: upper of column u is not computed by Spark SQL",
+    ),
+    "a function of a condition": (
+        counted(m=agg.count(where="exp(x) > 1")),
+        "expression: exp of aggregate m is not computed by Spark SQL",
+    ),
+    "a function of a value": (counted(m=agg.sum(expr("round(x, 1)"))), "expression: round of double of aggregate m"),
+    "a function of an expectation": (counted(READ.expect("known", "k rlike 'a'")), "rlike of expectation known"),
+    "the clock of a zone": (
+        counted(READ.with_columns(h=fn.hour("t", zone="Europe/Berlin")), key="h"),
+        "expression: hour by the clock of a zone of column h",
+    ),
+    "a computed decimal": (counted(m=agg.sum(expr("w * 2"))), "'m' is a sum of type decimal(31,2)"),
+    "a computed float as a source": (
+        counted(ts.stream(event_time="t").watermark(watermark.bounded("9 s", "t"), by="f").with_columns(f="x + 1")),
+        "the column 'f' of type double is read, as a key",
+    ),
+    "a computed text": (counted(m=agg.max(expr("concat(k, 'a')"))), "'m' is a max of type string"),
     "another column": (
         counted(ts.stream(event_time="t").watermark(watermark.bounded("1 minute", "n"))),
         "not that of the largest event times",
@@ -93,6 +128,56 @@ def test_partials_are_made_of(name: str) -> None:
 def test_partials_are_not_made_of(name: str) -> None:
     described, why = REFUSED[name]
     assert why in str(asked(described))
+
+
+def test_a_column_that_only_stages_read_has_its_type_too() -> None:
+    described = counted(READ.where("v > 1"))
+    assert asked(described, v="integer") == "the column 'v' has another type than in the first input"
+
+
+def test_why_a_stream_that_is_decoded_is_handed_over() -> None:
+    read = ts.stream(event_time="t", watermark_delay="1 s", decode=ts.json("k", {"user": "string"}))
+    assert asked(counted(read, key="user")) == "its rows are decoded in the tasks"
+
+
+def test_a_column_that_is_only_renamed_is_sent_once() -> None:
+    made = asked(counted(READ.select("t", user="k", total="v + 1"), key="user", x=agg.sum("total")))
+    assert isinstance(made, SqlPlan)
+    assert made.judged == {"t": "t1", "k": "k0"}
+    assert made.others == ["v"]
+
+
+def test_stages_see_what_is_computed_before_them() -> None:
+    read = READ.with_columns(v="v + 1").where("v > 1").with_columns(v="v * 2").where("v < 9")
+    made = asked(counted(read, x=agg.sum("v")))
+    assert isinstance(made, SqlPlan)
+    (first, second, third, fourth) = (level[0] for level in made.columns.levels)
+    added = f"try_add({made.read_names['v']}, CAST('1' AS bigint))"
+    assert (first, second) == (f"{added} AS s1", "coalesce((s1 > CAST('1' AS bigint)), false) AS f2")
+    assert (third, fourth[:14]) == ("try_multiply(s1, CAST('2' AS bigint)) AS s3", "coalesce((s3 <")
+    assert made.columns.names["v"] == "s3"
+    assert made.columns.kept == ("f2", "f4")
+
+
+def test_a_column_is_computed_of_the_row_as_it_was() -> None:
+    made = asked(counted(READ.with_columns(v="v + 1", u="v * 2"), x=agg.sum("u")))
+    assert isinstance(made, SqlPlan)
+    read = made.read_names["v"]
+    assert made.columns.levels[0][1] == f"try_multiply({read}, CAST('2' AS bigint)) AS s2"
+
+
+def test_a_count_of_some_rows_is_a_sum_that_may_be_null() -> None:
+    made = asked(counted(c=agg.count(where="v > 1"), m=agg.mean("x", where="v > 1")))
+    assert isinstance(made, SqlPlan)
+    names = made.read_names
+    condition = f"({names['v']} > CAST('1' AS bigint))"
+    taken = f"CASE WHEN {names['x']} IS NULL THEN 0 ELSE 1 END"
+    assert made.values == (
+        None,
+        SqlValue("sum", f"CASE WHEN {condition} THEN 1 END", "int"),
+        SqlValue("sum", f"CASE WHEN {condition} THEN {names['x']} END", "double"),
+        SqlValue("sum", f"CASE WHEN {condition} THEN {taken} END", "int"),
+    )
 
 
 def test_a_column_that_has_another_type_now_is_handed_over() -> None:

@@ -1,0 +1,173 @@
+"""The columns that an operator sees, and what its aggregates are of, as Spark SQL computes them of the columns that
+are read: what stages and expressions do to rows, in texts. Pure.
+
+A row that an expectation refuses, or counts, is named, not judged: it goes through the stages as ever (`Stages.run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import Partial
+from tidestate.operators.expressions.binding import bind_expression
+from tidestate.operators.expressions.spark_sql import NoSqlError, spark_sql, spark_type_name
+from tidestate.operators.expressions.tree import ColumnNode
+from tidestate.operators.plan.stages import BoundStage
+from tidestate.operators.stages.compute import BoundCompute, BoundFilter
+from tidestate.operators.stages.expectations import BoundExpectations
+
+
+@dataclass(frozen=True)
+class SqlColumns:
+    """Columns by their names in the job, behind all stages."""
+
+    names: Mapping[str, str]
+    """What SQL calls each."""
+    types: Mapping[str, str]
+    """What Spark calls the type of each."""
+    levels: tuple[tuple[str, ...], ...] = ()
+    """The columns that are computed, with their names: each level of all that is there before it."""
+    kept: tuple[str, ...] = ()
+    """The columns with conditions, all of which hold for a row that is not left out. None of them is null."""
+    unmet: tuple[str, ...] = ()
+    """The columns with conditions, one of which holds for a row that misses an expectation. None of them is null."""
+
+
+@dataclass(frozen=True)
+class SqlValue:
+    """What a partial is, and of what."""
+
+    function: Literal["count", "sum", "min", "max"]
+    text: str
+    """Over the columns behind all stages; null where a row takes no part."""
+    type: str
+    """What Spark calls the type of ``text``."""
+
+
+def staged_columns(steps: Sequence[BoundStage], types: Mapping[str, str]) -> SqlColumns | str:
+    """The columns behind these stages, of those that are read, with ``types``; or why Spark SQL does not compute
+    them.
+    """
+    writer = _StageWriter(SqlColumns({name: read_name(number) for number, name in enumerate(types)}, types))
+    for step in steps:
+        if isinstance(step, BoundCompute):
+            reason = writer.compute(step)
+        elif isinstance(step, BoundFilter):
+            reason = writer.leave_out(step)
+        elif isinstance(step, BoundExpectations):
+            reason = writer.expect(step)
+        else:
+            reason = "its rows are decoded in the tasks"
+        if reason is not None:
+            return reason
+    return writer.columns
+
+
+def read_name(number: int) -> str:
+    """What SQL calls a column that is read, by its place among these."""
+    return f"r{number}"
+
+
+@dataclass
+class _StageWriter:
+    """Goes through the stages. ``columns`` are those behind the stages so far."""
+
+    columns: SqlColumns
+    _count: int = 0
+
+    def compute(self, step: BoundCompute) -> str | None:
+        """The columns of a stage; why not, if so."""
+        names, types = dict(self.columns.names), dict(self.columns.types)
+        level = []
+        for name, bound in step.columns.items():
+            if isinstance(bound.tree, ColumnNode):
+                # As it is: a column that is only renamed can still stand for the one that was read.
+                names[name], types[name] = self.columns.names[bound.tree.name], self.columns.types[bound.tree.name]
+                continue
+            try:
+                text = spark_sql(bound.tree, step.schema, self.columns.names)
+                types[name] = _type_of(bound.type)
+            except NoSqlError as error:
+                return reason_of(error, f"column {name}")
+            names[name] = self._new("s")
+            level.append(f"{text} AS {names[name]}")
+        after = step.stage.after(self.columns.names)
+        seen = {name: names[name] for name in after}
+        self._add(level, names=seen, types={name: types[name] for name in after})
+        return None
+
+    def leave_out(self, step: BoundFilter) -> str | None:
+        """The condition of a stage."""
+        try:
+            text = spark_sql(step.stage.condition, step.schema, self.columns.names)
+        except NoSqlError as error:
+            return reason_of(error, "a filter")
+        name = self._new("f")
+        self._add([f"coalesce({text}, false) AS {name}"], kept=(*self.columns.kept, name))
+        return None
+
+    def expect(self, step: BoundExpectations) -> str | None:
+        """The conditions of expectations that stand side by side. Rows that were left out before are no events."""
+        level, unmet = [], list(self.columns.unmet)
+        for expectation in step.expectations:
+            try:
+                text = spark_sql(expectation.condition, step.schema, self.columns.names)
+            except NoSqlError as error:
+                return reason_of(error, f"expectation {expectation.name}")
+            unmet.append(self._new("e"))
+            level.append(f"{' AND '.join([*self.columns.kept, f'NOT coalesce({text}, false)'])} AS {unmet[-1]}")
+        self._add(level, unmet=tuple(unmet))
+        return None
+
+    def _new(self, letter: str) -> str:
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def _add(self, level: Sequence[str], **changes: Any) -> None:
+        levels = (*self.columns.levels, tuple(level)) if level else self.columns.levels
+        self.columns = replace(self.columns, levels=levels, **changes)
+
+
+def partial_value(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> SqlValue | str | None:
+    """What a partial over columns of this ``schema`` is of, None if of whole rows; or why Spark SQL does not compute
+    it.
+
+    A count of some rows is a sum: it is null, not 0, where no row takes part, as all state columns are then.
+    """
+    try:
+        value = _value_of(partial, schema, columns)
+        if partial.condition is None:
+            return value
+        condition = spark_sql(partial.condition, schema, columns.names)
+    except NoSqlError as error:
+        return reason_of(error, f"aggregate {partial.name}")
+    if value is None or partial.function == "count":
+        one = "1" if value is None else f"CASE WHEN {value.text} IS NULL THEN 0 ELSE 1 END"
+        # As an int its sum is one number, where that of a bigint is two halves.
+        value = SqlValue("sum", one, "int")
+    return replace(value, text=f"CASE WHEN {condition} THEN {value.text} END")
+
+
+def _value_of(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> SqlValue | None:
+    if partial.tree is not None:
+        kind = bind_expression(partial.tree, schema).type
+        return SqlValue(partial.function, spark_sql(partial.tree, schema, columns.names), _type_of(kind))
+    if partial.column is None:
+        return None
+    return SqlValue(partial.function, columns.names[partial.column], columns.types[partial.column])
+
+
+def _type_of(kind: pa.DataType) -> str:
+    name = spark_type_name(kind)
+    if name is None:
+        raise NoSqlError(f"a value of type {kind}")
+    return name
+
+
+def reason_of(error: NoSqlError, what: str) -> str:
+    """Why rows are handed over, as manifests have it."""
+    return f"expression: {error} of {what} is not computed by Spark SQL"
