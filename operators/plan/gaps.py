@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.watermarks import LIMIT_US
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 
@@ -19,10 +20,14 @@ def check_span(schema: pa.Schema, column: str, what: str, code: str) -> None:
     """
     if column not in schema.names:
         raise missing_columns(f"the input lacks the column with {what}", [column], schema.names)
-    kind = schema.field(column).type
+    check_span_type(schema.field(column).type, what, code, column=column)
+
+
+def check_span_type(kind: pa.DataType, what: str, code: str, **context: str) -> None:
+    """Check that values of a type can be ``what``: spans. Raises `UsageError` with this ``code`` and ``context``."""
     if not pa.types.is_duration(kind) and not pa.types.is_integer(kind):
         raise UsageError(
-            f"{what} must be durations, or integers of microseconds", code=code, column=column, type=str(kind)
+            f"{what} must be durations, or integers of microseconds", code=code, **context, type=str(kind)
         )
 
 
@@ -36,7 +41,7 @@ def gaps_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(spans_us(column), 0)
 
 
-def spans_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def spans_us(column: Values) -> Values:
     """The spans of events in microseconds, null for a null and for one beyond all times."""
     unit = column.type.unit if pa.types.is_duration(column.type) else "us"
     if pa.types.is_uint64(column.type):

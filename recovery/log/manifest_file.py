@@ -402,6 +402,7 @@ def _damaged(path: str, reason: str) -> CorruptionError:
 
 CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
+    "altered-by-expressions/1": "expressions say how far a time shift moves each row, or how long it lasts",
     "bundles/1": "small changes to several tables of a state partition are parts of one file",
     "buffers-by-side/1": "sides of a join, merge or union have numbered buffers of their own, each recorded",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",

@@ -281,6 +281,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "altered_by_columns": lambda: case(
         _events().shift_time("v", at_least="-20 microseconds", end="end", duration="gap", name="job"), 65
     ),
+    "altered_by_expressions": lambda: case(
+        _events().shift_time(
+            expr("case when name = 'yew' then -4000000 else v * 100000 end"),
+            at_least="-3 seconds", end="end", duration=expr("gap * 2 + 1000000"), name="job",
+        ),
+        66,
+    ),
     "altered": lambda: case(
         _events().shift_time("-5 seconds", end="end", duration="20 seconds", name="job"), 65
     ),
