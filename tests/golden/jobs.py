@@ -25,6 +25,7 @@ from tests.golden.inputs import (
     named,
     reprocessed,
     reprocessed_apart,
+    reprocessed_by_reason,
     sided,
     streams,
 )
@@ -387,6 +388,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
+    ),
+    "reprocessed_by_reason": lambda: reprocessed_by_reason(
+        _job(TEN, of=_events().expect("value", "v < 60")).retain_windows("1 hour").accumulation("retracting"), 122
     ),
 }  # fmt: skip
 
