@@ -54,6 +54,7 @@ TRIGGERS: dict[str, Callable[[Any], Any]] = {
     "event time": lambda job: job.trigger(early=trigger.every_event_time("2 seconds")),
     "in order": lambda job: job.in_order(),
     "identity": lambda job: job.messages(),
+    "stored": lambda job: job.messages(retain="1 hour"),
     "retained": lambda job: job.retain_windows("1 hour"),
 }
 Judged = Callable[[dict[str, Any]], bool]
@@ -85,6 +86,13 @@ def job_of(window: str, mode: str, how: str = "usual", lateness: str = "6 second
     if window not in ("offsets", "counted"):
         job = job.allowed_lateness(lateness)
     return TRIGGERS[how](job.accumulation(mode))
+
+
+def read_again(mode: str, lateness: str = "6 seconds") -> Any:
+    """Windows with a list, which read their messages again where these are known."""
+    grouped = ts.stream(event_time="t", offset="at").group_by("k").window(WINDOWS["tumbling"])
+    results = grouped.aggregate(n=agg.count(), values=agg.list("v")).allowed_lateness(lateness)
+    return results.accumulation(mode).messages()
 
 
 def put_out(job: Any, batches: list[pa.Table]) -> Any:
@@ -297,7 +305,16 @@ def test_settings_replace_what_an_earlier_call_has_set() -> None:
             lambda: job_of("tumbling", "retracting").trigger(early=trigger.each_element()).having("n > 1"),
             "having-mode",
         ),
-        (lambda: job_of("tumbling", "retracting").messages(retain="1 hour").having("n > 1"), "having-mode"),
+        (lambda: read_again("accumulating", "0 seconds").having("n > 1"), "having-mode"),
+        (
+            lambda: read_again("retracting").trigger(on_time="never", early=trigger.each_batch()).having("n > 1"),
+            "having-mode",
+        ),
+        (
+            lambda: read_again("retracting").trigger(when=trigger.repeatedly(trigger.after_count(2))).having("n > 1"),
+            "having-mode",
+        ),
+        (lambda: job_of("tumbling", "accumulating").messages(retain="1 hour").having("n > 1"), "having-mode"),
         (lambda: job_of("tumbling", "retracting").having("n + 1"), "expression-type"),
         (lambda: job_of("tumbling", "retracting").having("v > 1"), "expression-name"),
         (lambda: job_of("tumbling", "retracting").derive(x="w + 1"), "expression-name"),
