@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.children.shown import numbers, shown_sums
 from tests.helpers import evidence
+from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.forked import Forked
 from tests.helpers.process import forget
 from tests.twins.naive import Event, Setting
@@ -368,6 +369,29 @@ def test_the_history_of_a_window_says_where_it_is_hidden(tmp_path: Path) -> None
         (first + 2, "hidden: having n % 2 = 0"),
         (first + 3, "pane 1 late"),
     ]
+
+
+def test_the_command_says_which_windows_are_shown_and_where_one_is_hidden(tmp_path: Path) -> None:
+    job = job_of("tumbling", "retracting", lateness="1 hour").derive(double="n * 2").having("double = 4")
+    job.standalone(checkpoint=tmp_path).run(arriving([[(1, "a", 5), (20, "z", 1)], [(2, "a", 7)], [(3, "a", 7)]]))
+    forget()
+    windows = json_here("windows", tmp_path, "--json")
+    assert [(row["k"], row["n"], row["double"], row["shown"], row["panes"]) for row in windows] == [
+        ("a", 3, 6, False, 1),
+        ("z", 1, 2, False, 0),
+    ]
+    assert [[*row] for row in json_here("windows", tmp_path, "--value", "n", "--json")] == [
+        ["window_start", "window_end", "k", "n", "shown", "events", "panes"]
+    ] * 2
+    assert "shown" in tidestate_here("windows", tmp_path, columns=120).stdout
+    (history,) = json_here("history", tmp_path, "--key", "k=a", "--window", "1970-01-01T00:00:00Z", "--json")
+    hidden = [event for event in history["events"] if event["kind"] == "hidden"]
+    assert [(event["what"], event["values"]) for event in hidden] == [
+        ("hidden: having double = 4", {"n": 1, "total": 5}),
+        ("hidden: having double = 4", {"n": 3, "total": 19}),
+    ]
+    (got,) = json_here("window", tmp_path, "get", "--start", "1970-01-01T00:00:00Z", "--key", "k=a", "--json")
+    assert (got["n"], got["shown"]) == (3, False)
 
 
 def test_results_that_derived_columns_and_conditions_read_may_be_renamed(tmp_path: Path) -> None:
