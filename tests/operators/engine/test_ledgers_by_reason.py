@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.children.by_reason import FIRST, LATE, PRICES, UNEXPECTED, arriving, pricing
+from tests.children.by_reason import run as put_back_by_reason
 from tests.helpers import evidence
 from tests.helpers.bundles import other_needs
+from tests.helpers.forked import Forked
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
 from tidestate import agg
@@ -30,10 +34,8 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.spec.store import Memory
 
-SCHEMA = pa.schema({"t": pa.timestamp("us", "UTC"), "k": pa.string(), "p": pa.int64(), "v": pa.int64()})
 NEED = "fed-by-reason/1"
 LATENESS_S = {"short": 0, "wide": 30}
-LATE, UNEXPECTED = "very_late", "expectation"
 Row = tuple[int, int]
 
 
@@ -46,25 +48,6 @@ def described(least: int = 0) -> Any:
         kept = lists.allowed_lateness(f"{lateness_s} seconds").retain_windows("1 day")
         made[name] = kept.accumulation("retracting").named(name)
     return ts.job(*made.values())
-
-
-def alone(least: int = 0) -> Any:
-    rows = ts.stream(event_time="t").expect("price", f"p >= {least}")
-    lists = rows.group_by("k").window(ts.tumbling("1 minute")).aggregate(values=agg.list("v"))
-    kept = lists.allowed_lateness("0 seconds").retain_windows("1 day")
-    return kept.accumulation("retracting").named("short")
-
-
-def arriving(rows: list[tuple[int, int, int]]) -> pa.Table:
-    """Rows of a second, a price and a number."""
-    plain = [{"t": second * 1_000_000, "k": "a", "p": price, "v": number} for second, price, number in rows]
-    times = pa.array([row["t"] for row in plain], pa.int64()).view(SCHEMA.field("t").type)
-    columns = [pa.array([row[name] for row in plain], SCHEMA.field(name).type) for name in ("k", "p", "v")]
-    return pa.table([times, *columns], schema=SCHEMA)
-
-
-FIRST = [arriving([(100, 1, 1), (10, -1, 2)]), arriving([(20, 2, 3), (120, -2, 4), (110, 3, 5)])]
-"""At the end 1 and 5 are in windows, 3 was too late, 2 and 4 were not as expected."""
 
 
 def head(root: Path) -> Manifest:
@@ -83,24 +66,24 @@ def waiting(root: Path, job: Any, **chosen: Any) -> dict[tuple[str, str], int]:
 
 
 def test_one_reason_then_the_other_then_all(tmp_path: Path) -> None:
-    running = alone().standalone(checkpoint=tmp_path)
+    running = pricing().standalone(checkpoint=tmp_path)
     running.run(FIRST)
     fed_at = head(tmp_path).id
-    assert waiting(tmp_path, alone()) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
+    assert waiting(tmp_path, pricing()) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
     assert other_needs(head(tmp_path).needs) == ["expectations/1", "expressions/1", "stages/1"]
     running.reprocess_late(reason=LATE)
     manifest = evidence.manifests(tmp_path)[-1]
     assert (manifest["fed"], manifest["fed_by_reason"]) == (0, {"short": {LATE: fed_at}})
     assert NEED in manifest["needs"]
-    assert waiting(tmp_path, alone()) == {("short", UNEXPECTED): 2}
+    assert waiting(tmp_path, pricing()) == {("short", UNEXPECTED): 2}
     running.reprocess_late(reason=LATE)
     assert head(tmp_path).id == fed_at + 1, "nothing waits, so nothing is written"
-    running = alone(-1).standalone(checkpoint=tmp_path)
+    running = pricing(-1).standalone(checkpoint=tmp_path)
     running.run(FIRST)
     running.reprocess_late(reason=UNEXPECTED)
     assert standing(tmp_path, "short") == Counter([2, 3])
-    assert waiting(tmp_path, alone()) == {("short", UNEXPECTED): 1}, "4 is still not as expected"
-    running = alone(-2).standalone(checkpoint=tmp_path)
+    assert waiting(tmp_path, pricing()) == {("short", UNEXPECTED): 1}, "4 is still not as expected"
+    running = pricing(-2).standalone(checkpoint=tmp_path)
     running.run(FIRST)
     running.reprocess_late()
     manifest = evidence.manifests(tmp_path)[-1]
@@ -111,7 +94,7 @@ def test_one_reason_then_the_other_then_all(tmp_path: Path) -> None:
 
 
 def test_where_no_other_reason_waits_the_root_is_stored_as_before(tmp_path: Path) -> None:
-    running = alone().standalone(checkpoint=tmp_path)
+    running = pricing().standalone(checkpoint=tmp_path)
     running.run([arriving([(100, 1, 1), (10, -1, 2)])])
     fed_at = head(tmp_path).id
     running.reprocess_late(reason=UNEXPECTED)
@@ -121,7 +104,7 @@ def test_where_no_other_reason_waits_the_root_is_stored_as_before(tmp_path: Path
 
 
 def test_an_operator_without_rows_of_the_reason_is_not_concerned(tmp_path: Path) -> None:
-    tested = described().harness(SCHEMA, folder=tmp_path, store=Memory())
+    tested = described().harness(PRICES, folder=tmp_path, store=Memory())
     tested.feed(arriving([(100, 1, 1)]))
     tested.feed(arriving([(80, 1, 2), (110, -1, 3)]))  # 2 is too late for one of them
     fed_at = head(tmp_path).id
@@ -133,20 +116,20 @@ def test_an_operator_without_rows_of_the_reason_is_not_concerned(tmp_path: Path)
 
 
 def test_a_plan_says_what_waits_on(tmp_path: Path) -> None:
-    alone().standalone(checkpoint=tmp_path).run(FIRST)
-    plan = ts.Root(tmp_path).reprocess(alone(), reason=LATE)
+    pricing().standalone(checkpoint=tmp_path).run(FIRST)
+    plan = ts.Root(tmp_path).reprocess(pricing(), reason=LATE)
     text = " ".join(str(plan).split())
     assert "to put back 1 event of short (very_late)" in text
     assert "stay 2 rows of short (expectation): wait, as they have another reason" in text
     assert plan.execute().put_back == 1
-    assert ts.Root(tmp_path).reprocess(alone(), reason=LATE).execute().put_back == 0
-    assert waiting(tmp_path, alone()) == {("short", UNEXPECTED): 2}
-    assert ts.Root(tmp_path).reprocess(alone(-2), reason=UNEXPECTED).execute().put_back == 2
-    assert waiting(tmp_path, alone()) == {}
+    assert ts.Root(tmp_path).reprocess(pricing(), reason=LATE).execute().put_back == 0
+    assert waiting(tmp_path, pricing()) == {("short", UNEXPECTED): 2}
+    assert ts.Root(tmp_path).reprocess(pricing(-2), reason=UNEXPECTED).execute().put_back == 2
+    assert waiting(tmp_path, pricing()) == {}
 
 
 def test_the_history_of_a_window_says_when_late_rows_were_put_back(tmp_path: Path) -> None:
-    running = alone().standalone(checkpoint=tmp_path)
+    running = pricing().standalone(checkpoint=tmp_path)
     running.run(FIRST)
     running.reprocess_late(reason=UNEXPECTED)
     assert not any("reprocessed" in text for text in rejections(tmp_path)), "other rows were put back"
@@ -162,7 +145,7 @@ def rejections(root: Path) -> list[str]:
 
 
 def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
-    root, job = tmp_path / "root", alone()
+    root, job = tmp_path / "root", pricing()
     running = job.standalone(checkpoint=root)
     running.run(FIRST)
     before = head(root).id
@@ -179,7 +162,7 @@ def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
     reset_to(Checkpoint.open(root), before)
     assert waiting(root, job) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
     assert NEED not in head(root).needs
-    running = alone(-2).standalone(checkpoint=root)
+    running = pricing(-2).standalone(checkpoint=root)
     running.run(FIRST)
     running.reprocess_late(reason=LATE)
     running.reprocess_late()
@@ -191,7 +174,7 @@ def test_by_hand_too(tmp_path: Path) -> None:
     source = ts.stream(event_time="t", offset="v").expect("price", "p >= 0")
     lists = source.group_by("k").window(ts.tumbling("1 minute")).aggregate(values=agg.list("v"))
     job = lists.allowed_lateness("0 seconds").retain_windows("1 day").accumulation("retracting").named("short")
-    operator = job.by_hand(SCHEMA, checkpoint=tmp_path)
+    operator = job.by_hand(PRICES, checkpoint=tmp_path)
     for rows in FIRST:
         operator.add_messages(rows)
     assert operator.reprocess_late(reason=LATE)["fed"] == 1
@@ -206,6 +189,22 @@ def test_by_hand_too(tmp_path: Path) -> None:
     assert standing(tmp_path, "short") == Counter([1, 3, 5])
 
 
+DEATHS = [f"{moment}-manifest:{number}" for moment in ("before", "after") for number in (4, 6)]
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_killed_at_a_side_of_a_commit_each_row_is_put_back_once(death: str, tmp_path: Path) -> None:
+    """The fourth checkpoint puts back what was too late, the sixth what was not as expected."""
+    process = Forked("tests.children.by_reason", tmp_path, death)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    done = {"before-manifest:4": [], "after-manifest:6": [LATE, UNEXPECTED]}.get(death, [LATE])
+    assert [*head(tmp_path).fed_by_reason.get("short", {})] == done
+    put_back_by_reason(str(tmp_path))
+    assert standing(tmp_path, "short") == Counter([1, 2, 3, 4, 5])
+    assert ts.Root(tmp_path).manifest().totals["fed"] == 3
+
+
 @pytest.mark.slow
 def test_a_run_that_is_asked_puts_back_each_once(tmp_path: Path) -> None:
     answers: list[int | None] = []
@@ -217,7 +216,7 @@ def test_a_run_that_is_asked_puts_back_each_once(tmp_path: Path) -> None:
         reasons = (LATE, LATE, UNEXPECTED, None, None)
         answers.extend(asked.ask(ReprocessRequest(None, reason=reason)).rows for reason in reasons)
 
-    alone().standalone(checkpoint=tmp_path).run(source(), drain=True)
+    pricing().standalone(checkpoint=tmp_path).run(source(), drain=True)
     assert answers == [1, 0, 2, 2, 2], "rows that are refused again wait again"
     assert standing(tmp_path, "short") == Counter([1, 3, 5])
 
@@ -275,7 +274,7 @@ class Both:
         self.kept: dict[int, Twin] = {}
 
     def opened(self) -> Harness:
-        return described(self.twin.least).harness(SCHEMA, folder=self.folder, partitions=2, store=Memory())
+        return described(self.twin.least).harness(PRICES, folder=self.folder, partitions=2, store=Memory())
 
     @property
     def fed(self) -> int:
