@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.progress.watermarks import LIMIT_US
-from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 
@@ -41,7 +41,13 @@ def gaps_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(spans_us(column), 0)
 
 
-def spans_us(column: Values) -> Values:
+def computed_spans_us(span: RowExpression, rows: pa.Table) -> pa.ChunkedArray:
+    """The spans that are computed of rows, as `spans_us`."""
+    values = span.evaluate(rows)
+    return spans_us(values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values]))
+
+
+def spans_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The spans of events in microseconds, null for a null and for one beyond all times."""
     unit = column.type.unit if pa.types.is_duration(column.type) else "us"
     if pa.types.is_uint64(column.type):

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.expressions.tree import RowExpression
-from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.gaps import computed_spans_us, spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
 from tidestate.operators.plan.stages import Stages
 from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
-from tidestate.statestore.arrays import Flags, Times, Values
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column
@@ -110,10 +110,10 @@ def least_computed_span(span: RowExpression, least_us: int) -> Check:
 
 
 def _too_short_computed(span: RowExpression, least_us: int, events: pa.Table, _times: Times) -> Flags:
-    return _below(spans_us(span.evaluate(events)), least_us)
+    return _below(computed_spans_us(span, events), least_us)
 
 
-def _below(spans: Values, least_us: int) -> Flags:
+def _below(spans: pa.ChunkedArray, least_us: int) -> Flags:
     bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans, least_us), False))
     return bad if bad.any() else np.zeros(0, bool)
 

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.expressions.travelling import TravellingExpression
-from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.plan.gaps import computed_spans_us
 from tidestate.operators.plan.input_spec import Check, least_computed_span
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import moved_one
-from tidestate.statestore.arrays import Flags, Times, Values
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, TableSpec
 
@@ -64,11 +64,11 @@ class AlteredPlan(Plan):
 
     def _moved(self, rows: pa.Table) -> Transition:
         about = self.altered
-        shift = about.shift_us if self.shift is None else spans_us(self.shift.evaluate(rows))
+        shift = about.shift_us if self.shift is None else computed_spans_us(self.shift, rows)
         starts = _later(rows[self.input.event_time], shift)
         ends = None
         if about.end is not None and self.duration is not None:
-            ends = _later(starts, spans_us(self.duration.evaluate(rows)))
+            ends = _later(starts, computed_spans_us(self.duration, rows))
         elif about.end is not None and about.duration_us is not None:
             ends = _later(starts, about.duration_us)
         elif about.end is not None:
@@ -89,5 +89,5 @@ class AlteredPlan(Plan):
         return moved_one(watermark, self.altered.shift_us)
 
 
-def _later(times: pa.ChunkedArray, by_us: int | Values) -> pa.ChunkedArray:
+def _later(times: pa.ChunkedArray, by_us: int | pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.add(times.cast(pa.int64()), by_us).cast(TIME)
