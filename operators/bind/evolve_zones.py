@@ -18,7 +18,7 @@ from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.travelling import TravellingExpression
-from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode
+from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode, RowExpression
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import BOUNDS, Plan
 from tidestate.operators.plan.stages import BoundStage
@@ -181,8 +181,8 @@ def _condition_by(shown: PaneCondition | None, zones: Zones) -> PaneCondition | 
     return PaneCondition(replace(shown.condition, zones=zones))
 
 
-def _span_by(span: TravellingExpression | None, zones: Zones) -> TravellingExpression | None:
-    return None if span is None else replace(span, zones=zones)
+def _span_by(span: RowExpression | None, zones: Zones) -> RowExpression | None:
+    return replace(span, zones=zones) if isinstance(span, TravellingExpression) else span
 
 
 def _moment(time_us: int) -> str:

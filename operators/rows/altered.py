@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.expressions.travelling import TravellingExpression
+from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.plan.gaps import computed_spans_us
 from tidestate.operators.plan.input_spec import Check, least_computed_span
 from tidestate.operators.plan.plan import PANE_KIND, Plan
@@ -26,9 +26,9 @@ class AlteredPlan(Plan):
     """Rows go to state partitions by their time, as in a union."""
 
     altered: Altered
-    shift: TravellingExpression | None = None
+    shift: RowExpression | None = None
     """What says how far each row is shifted; None where all are by as much."""
-    duration: TravellingExpression | None = None
+    duration: RowExpression | None = None
     """What says how long each row lasts; None where all last as long, or keep their ends."""
 
     @property

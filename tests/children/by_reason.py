@@ -28,7 +28,7 @@ def arriving(rows: list[tuple[int, int, int]]) -> pa.Table:
     return pa.table([times, ["a"] * len(rows), prices, numbers], schema=PRICES)
 
 
-FIRST = [arriving([(100, 1, 1), (10, -1, 2)]), arriving([(20, 2, 3), (120, -2, 4), (110, 3, 5)])]
+PRICED_BATCHES = [arriving([(100, 1, 1), (10, -1, 2)]), arriving([(20, 2, 3), (120, -2, 4), (110, 3, 5)])]
 """At the end 1 and 5 are in windows, 3 was too late, 2 and 4 were not as expected."""
 
 
@@ -46,9 +46,9 @@ def run(root: str, hook: Any = lambda *_: None) -> None:
     """
     for least, reason in ((0, LATE), (-2, UNEXPECTED)):
         runner = StandaloneRunner(pricing(least).graph.description, root, Parquet(), Sinks(), 2, hook)
-        runner.run(FIRST)
+        runner.run(PRICED_BATCHES)
         runner.reprocess_late(reason=reason)
-    runner.run(FIRST, drain=True)
+    runner.run(PRICED_BATCHES, drain=True)
 
 
 def main(root: str, death: str = "") -> None:

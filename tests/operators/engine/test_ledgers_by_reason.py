@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.children.by_reason import FIRST, LATE, PRICES, UNEXPECTED, arriving, pricing
+from tests.children.by_reason import LATE, PRICED_BATCHES, PRICES, UNEXPECTED, arriving, pricing
 from tests.children.by_reason import run as put_back_by_reason
 from tests.helpers import evidence
 from tests.helpers.bundles import other_needs
@@ -67,7 +67,7 @@ def waiting(root: Path, job: Any, **chosen: Any) -> dict[tuple[str, str], int]:
 
 def test_one_reason_then_the_other_then_all(tmp_path: Path) -> None:
     running = pricing().standalone(checkpoint=tmp_path)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     fed_at = head(tmp_path).id
     assert waiting(tmp_path, pricing()) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
     assert other_needs(head(tmp_path).needs) == ["expectations/1", "expressions/1", "stages/1"]
@@ -79,17 +79,17 @@ def test_one_reason_then_the_other_then_all(tmp_path: Path) -> None:
     running.reprocess_late(reason=LATE)
     assert head(tmp_path).id == fed_at + 1, "nothing waits, so nothing is written"
     running = pricing(-1).standalone(checkpoint=tmp_path)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     running.reprocess_late(reason=UNEXPECTED)
     assert standing(tmp_path, "short") == Counter([2, 3])
     assert waiting(tmp_path, pricing()) == {("short", UNEXPECTED): 1}, "4 is still not as expected"
     running = pricing(-2).standalone(checkpoint=tmp_path)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     running.reprocess_late()
     manifest = evidence.manifests(tmp_path)[-1]
     assert "fed_by_reason" not in manifest
     assert NEED in manifest["needs"], "it goes on from checkpoints that have it"
-    running.run(FIRST, drain=True)
+    running.run(PRICED_BATCHES, drain=True)
     assert standing(tmp_path, "short") == Counter([1, 2, 3, 4, 5])
 
 
@@ -116,7 +116,7 @@ def test_an_operator_without_rows_of_the_reason_is_not_concerned(tmp_path: Path)
 
 
 def test_a_plan_says_what_waits_on(tmp_path: Path) -> None:
-    pricing().standalone(checkpoint=tmp_path).run(FIRST)
+    pricing().standalone(checkpoint=tmp_path).run(PRICED_BATCHES)
     plan = ts.Root(tmp_path).reprocess(pricing(), reason=LATE)
     text = " ".join(str(plan).split())
     assert "to put back 1 event of short (very_late)" in text
@@ -130,7 +130,7 @@ def test_a_plan_says_what_waits_on(tmp_path: Path) -> None:
 
 def test_the_history_of_a_window_says_when_late_rows_were_put_back(tmp_path: Path) -> None:
     running = pricing().standalone(checkpoint=tmp_path)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     running.reprocess_late(reason=UNEXPECTED)
     assert not any("reprocessed" in text for text in rejections(tmp_path)), "other rows were put back"
     running.reprocess_late(reason=LATE)
@@ -147,7 +147,7 @@ def rejections(root: Path) -> list[str]:
 def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
     root, job = tmp_path / "root", pricing()
     running = job.standalone(checkpoint=root)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     before = head(root).id
     running.reprocess_late(reason=LATE)
     after = head(root).id
@@ -163,10 +163,10 @@ def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
     assert waiting(root, job) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
     assert NEED not in head(root).needs
     running = pricing(-2).standalone(checkpoint=root)
-    running.run(FIRST)
+    running.run(PRICED_BATCHES)
     running.reprocess_late(reason=LATE)
     running.reprocess_late()
-    running.run(FIRST, drain=True)
+    running.run(PRICED_BATCHES, drain=True)
     assert standing(root, "short") == Counter([1, 2, 3, 4, 5])
 
 
@@ -175,7 +175,7 @@ def test_by_hand_too(tmp_path: Path) -> None:
     lists = source.group_by("k").window(ts.tumbling("1 minute")).aggregate(values=agg.list("v"))
     job = lists.allowed_lateness("0 seconds").retain_windows("1 day").accumulation("retracting").named("short")
     operator = job.by_hand(PRICES, checkpoint=tmp_path)
-    for rows in FIRST:
+    for rows in PRICED_BATCHES:
         operator.add_messages(rows)
     assert operator.reprocess_late(reason=LATE)["fed"] == 1
     assert [*head(tmp_path).fed_by_reason["short"]] == [LATE]
@@ -210,7 +210,7 @@ def test_a_run_that_is_asked_puts_back_each_once(tmp_path: Path) -> None:
     answers: list[int | None] = []
 
     def source() -> Iterator[pa.Table]:
-        yield from FIRST
+        yield from PRICED_BATCHES
         until((tmp_path / "control" / "1" / "begun.json").exists)
         asked = asker(tmp_path)
         reasons = (LATE, LATE, UNEXPECTED, None, None)

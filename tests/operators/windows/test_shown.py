@@ -308,11 +308,19 @@ def test_settings_replace_what_an_earlier_call_has_set() -> None:
         ),
         (lambda: read_again("accumulating", "0 seconds").having("n > 1"), "having-mode"),
         (
-            lambda: read_again("retracting").trigger(on_time="never", early=trigger.each_batch()).having("n > 1"),
+            lambda: (
+                read_again("retracting")
+                .trigger(on_time="never", early=trigger.each_batch(), closing="never")
+                .having("n > 1")
+            ),
             "having-mode",
         ),
         (
-            lambda: read_again("retracting").trigger(when=trigger.repeatedly(trigger.after_count(2))).having("n > 1"),
+            lambda: (
+                read_again("retracting")
+                .trigger(when=trigger.repeatedly(trigger.after_count(2)), closing="never")
+                .having("n > 1")
+            ),
             "having-mode",
         ),
         (lambda: job_of("tumbling", "accumulating").messages(retain="1 hour").having("n > 1"), "having-mode"),

@@ -28,7 +28,7 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import examples
-from tidestate import trigger
+from tidestate import agg, trigger
 from tidestate.statestore.spec.store import StoreName
 
 KINDS = [name for name in WINDOWS if name != "counted"]
@@ -217,7 +217,9 @@ def test_a_window_that_is_not_due_is_not_shown_by_a_replay(tmp_path: Path) -> No
 
 
 def test_answers_say_which_windows_are_shown(tmp_path: Path) -> None:
-    described = job("tumbling", retain="1 hour").having("middle > 2")
+    grouped = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(WINDOWS["tumbling"])
+    results = grouped.aggregate(middle=agg.median("v")).allowed_lateness("200 seconds").accumulation("retracting")
+    described = results.messages(identity=("part", "at"), retain="1 hour").having("middle > 2")
     described.standalone(checkpoint=tmp_path).run([table([*ROWS, Message("y", 1, 12, "c", 1), OVER])])
     rows = ts.Root(tmp_path).windows().to_table().to_pylist()
     assert [(row["k"], row["middle"], row["shown"], row["panes"]) for row in rows] == [
