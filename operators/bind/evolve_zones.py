@@ -18,10 +18,11 @@ from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.travelling import TravellingExpression
-from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode
+from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode, RowExpression
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import BOUNDS, Plan
 from tidestate.operators.plan.stages import BoundStage
+from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.stages.compute import BoundCompute, BoundFilter
@@ -77,6 +78,8 @@ def with_zones(plan: Plan, zones: Zones) -> Plan:
     if isinstance(plan, GroupTables):
         aggregates = tuple(_aggregate_by(bound, own) for bound in plan.aggregates)
         plan = replace(plan, aggregates=aggregates, shown=_condition_by(plan.shown, own))
+    if isinstance(plan, AlteredPlan):
+        plan = replace(plan, shift=_span_by(plan.shift, own), duration=_span_by(plan.duration, own))
     return plan
 
 
@@ -176,6 +179,10 @@ def _condition_by(shown: PaneCondition | None, zones: Zones) -> PaneCondition | 
     if shown is None or not isinstance(shown.condition, TravellingExpression):
         return shown
     return PaneCondition(replace(shown.condition, zones=zones))
+
+
+def _span_by(span: RowExpression | None, zones: Zones) -> RowExpression | None:
+    return replace(span, zones=zones) if isinstance(span, TravellingExpression) else span
 
 
 def _moment(time_us: int) -> str:

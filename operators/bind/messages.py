@@ -69,13 +69,8 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     )
     if chosen is None:
         return bare
-    if plan.shown is not None:
-        raise UsageError(
-            "with .having(…) no messages are stored, as a window whose lost ones are put back would not be judged "
-            "again: remove retain=, layout= and equal= of .messages(…), or aggregates that read stored messages",
-            code="having-mode",
-            operator=plan.name,
-        )
+    if whole:
+        _check_shown_again(plan)
     return replace(
         bare,
         messages=_messages(bare, chosen, known.equal),
@@ -163,6 +158,33 @@ def _check(plan: GroupTables) -> None:
     if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
             "messages with an identity are numbered in order of arrival: remove .in_order()", code="in-order"
+        )
+
+
+def _check_shown_again(plan: GroupTables) -> None:
+    """Raise `UsageError` where a window that reads its messages, and whose lost ones were put back, could not be
+    judged again by the condition of panes that are shown.
+    """
+    if plan.shown is None:
+        return
+    why, triggers = "", plan.triggers
+    if plan.mode != "retracting":
+        why = (
+            "its pane has to be taken back if it does not hold any longer once lost messages are there again: use "
+            '.accumulation("retracting")'
+        )
+    elif triggers.closing == "never" and (triggers.when is not None or triggers.on_time == "never"):
+        # Such a window has nothing pending once it is closed, whether a pane of it was due or not.
+        why = (
+            "it is not known of a closed one whether a pane was due, and so whether to show it once lost messages "
+            'are there again: use .trigger(closing="if_new") or "always"'
+        )
+    if why:
+        raise UsageError(
+            f"with .having(…) of a window with aggregates that read stored messages {why}; or use aggregates that do "
+            "not keep each value",
+            code="having-mode",
+            operator=plan.name,
         )
 
 

@@ -29,7 +29,10 @@ from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.expressions.binding import Zones
-from tidestate.operators.plan.gaps import check_span
+from tidestate.operators.expressions.printing import expression_text
+from tidestate.operators.expressions.travelling import TravellingExpression
+from tidestate.operators.expressions.tree import ColumnNode, ExprNode, columns_needed
+from tidestate.operators.plan.gaps import check_span, check_span_type
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
@@ -70,7 +73,7 @@ def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones)
     if isinstance(description, Deduplicate):
         return _bind_dedup(description, schema)
     if isinstance(description, Altered):
-        return _bind_altered(description, schema)
+        return _bind_altered(description, schema, zones)
     if isinstance(description, Join):
         return bind_join(description, schema)
     if isinstance(description, Union):
@@ -91,15 +94,13 @@ def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones)
     return own
 
 
-def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
+def _bind_altered(description: Altered, schema: pa.Schema, zones: Zones) -> AlteredPlan:
     columns = require_columns(input_columns(description, schema.names), schema)
     times = [description.event_time, *([description.end] if description.end in columns else [])]
     for name in times:
         check_event_time(name, schema)
     if clash := sorted({"reason", "watermark"} & set(columns)):
         raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
-    for name in description.spans:
-        check_span(schema, name, "shifts or durations (a text that is no span names it)", "altered")
     if description.offset is not None:
         check_offset(schema, description.offset)
     input_types = {name: schema.field(name).type for name in columns}
@@ -118,10 +119,24 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         ),
         configuration=configuration_of(description),
         altered=description,
+        shift=_row_span(description.shift_tree, types, zones),
+        duration=_row_span(description.duration_tree, types, zones),
         in_order=description.in_order,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
+
+
+def _row_span(tree: ExprNode | None, types: pa.Schema, zones: Zones) -> TravellingExpression | None:
+    """What computes the span of each row, over rows with these columns. Raises `UsageError` for what is no span."""
+    if tree is None:
+        return None
+    if isinstance(tree, ColumnNode):
+        check_span(types, tree.name, "shifts or durations (a text that is no span names it)", "altered")
+    schema = pa.schema([types.field(name) for name in columns_needed(tree)])
+    span = TravellingExpression(tree, schema, zones=zones)
+    check_span_type(span.type, "shifts or durations", "altered", expression=expression_text(tree)[:500])
+    return span
 
 
 def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:

@@ -218,8 +218,8 @@ class Standalone(Measured, Generic[Panes]):
 
         ``reason``: that of the rows in the ledger, by default each that can be put back: ``very_late``,
         ``undecodable`` for another schema (docs/how-to/read-json-from-kafka.md), and ``expectation`` after its
-        condition was mended (docs/how-to/expect.md). Any other raises `UsageError` (``feed-reason``), with why; so
-        does one of these where rows of another wait in the same ledgers.
+        condition was mended (docs/how-to/expect.md). Rows of the others wait for a later call. Any other reason
+        raises `UsageError` (``feed-reason``), with why.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.

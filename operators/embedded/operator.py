@@ -27,6 +27,7 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.rebuild import check_replayed
+from tidestate.operators.engine.reprocess import LateRows
 from tidestate.operators.engine.tasks import InProcess, step_partitions, with_rebuild
 from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
@@ -53,6 +54,7 @@ MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
 _P = TypeVar("_P", bound=Plan)
 _PLACE = "__place"
+_NOT_OF_A_LEDGER = LateRows({})
 
 
 @dataclass(frozen=True)
@@ -425,14 +427,14 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         duplicates = {DUPLICATES: int(np.count_nonzero(known))} if known.any() else {}
         return replace(admitted, counters=total([admitted.counters, duplicates]))
 
-    def _reprocess(self, rows: pa.Table, rows_are: RowKind, *, whole: bool = False) -> dict[str, int]:
-        """Process late messages or a replay, durable at once; ``whole``: they are all that the late ledger has."""
+    def _reprocess(self, rows: pa.Table, rows_are: RowKind, late: LateRows = _NOT_OF_A_LEDGER) -> dict[str, int]:
+        """Process late messages or a replay, durable at once; ``late``: which rows of the late ledger they are."""
         batch = self._micro_batch(rows_are=rows_are)
         operator = self._input(batch)
         with self._all_or_nothing():
             admitted = classify(operator.plan, rows, batch.start(operator), batch.partitions)
             call = self._run(batch, admitted, operator.progress)
-            self._flush(fed=whole, rebuilt=rows_are == "replay")
+            self._flush(fed=late, rebuilt=rows_are == "replay")
         return call.counters
 
     def _rebuild(self, replay: Iterable[pa.Table]) -> None:
@@ -473,13 +475,14 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         counters = total([admitted.counters, *(moved.counters for moved in steps)])
         return CallResult(counters, ends, self._newest(steps, admitted.max_event_us, context) if steps else None)
 
-    def _flush(self, *, drained: bool = False, fed: bool | None = None, **how: bool) -> None:
-        """One checkpoint of everything since the last."""
+    def _flush(self, *, drained: bool = False, fed: LateRows | None = None, **how: bool) -> None:
+        """One checkpoint of everything since the last; ``fed``: what of it was no input."""
         job, head, at = self._job, self._job.head, self._standing
         batch = job.micro_batch(at.now_us)
         result = at.since.written(job.checkpoint.objects, batch, self._input(batch), at.progress, self._open.restored)
         kind: CheckpointKind = "feed" if fed is not None else "batch" if at.since.messages else "tick"
-        position = Position(processing_us=at.now_us, fed=(self._plan.name,) if fed else ())
+        back = fed or _NOT_OF_A_LEDGER
+        position = Position(processing_us=at.now_us, fed=back.ledgers, fed_by_reason=back.by_reason)
         try:
             drained = drained or head.drained
             self._driver.commit(head.id + 1, [result], kind, position, drained=drained, **how)

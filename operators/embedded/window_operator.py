@@ -126,10 +126,11 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         self._check_taking()
         self.flush()
         given = None if rows is None else as_table(rows, self._time_zone)
-        back = late_rows(self._job, given, reason=reason).tables.get(self._plan.name)
+        late = late_rows(self._job, given, reason=reason)
+        back = late.tables.get(self._plan.name)
         if back is None:
             return {}
-        return self._reprocess(back, "ledger", whole=rows is None)
+        return self._reprocess(back, "ledger", late)
 
     @property
     def layout(self) -> Layout | None:

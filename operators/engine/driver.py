@@ -497,7 +497,7 @@ class Driver(Generic[B, _P]):
         micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
             results = self._transport.run(micro_batch, blocks=ledger_blocks(micro_batch, rows.tables))
-        position = replace(_clock(micro_batch, clock_us), fed=rows.ledgers)
+        position = replace(_clock(micro_batch, clock_us), fed=rows.ledgers, fed_by_reason=rows.by_reason)
         return self.commit(micro_batch.checkpoint_id, results, "feed", position)
 
     def rebuild(self, replay: B) -> Manifest:

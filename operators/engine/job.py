@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -250,7 +250,8 @@ def no_job_hook(_moment: str, _checkpoint_id: int) -> None:
 @dataclass(frozen=True)
 class Position:
     """The input position after a checkpoint: ``spark`` or ``input``, by the runner; the processing time; how a Spark
-    batch was read; and the operators that are ``fed`` all late events that waited for them in the ledger.
+    batch was read; and the operators that are ``fed`` all late events that waited for them in the ledger, or
+    ``fed_by_reason`` those of one reason.
     """
 
     spark: SparkPosition | None = None
@@ -258,6 +259,7 @@ class Position:
     processing_us: int | None = None
     scan: Scan | None = None
     fed: tuple[str, ...] = ()
+    fed_by_reason: Mapping[str, str] = field(default_factory=dict)
 
 
 class Job:
@@ -449,7 +451,7 @@ class Job:
             counters=self._counters(ordered),
             restored=restored,
             spent=spent,
-            **self._asked_for(position.fed, request),
+            **self._asked_for(position, request),
         )
         self._publish(manifest)
         self._progress = self._kept = progress
@@ -471,15 +473,19 @@ class Job:
                 answers[name] = numbered_through(objects, output, self.head.id + 1, answers[name])
         return answers
 
-    def _asked_for(self, fed: Collection[str], request: int) -> dict[str, Any]:
+    def _asked_for(self, position: Position, request: int) -> dict[str, Any]:
         """What the next checkpoint says of calls between batches: up to where ledgers were put back, after one that
-        has put back those of the operators ``fed``, and the newest request, which may be the one that makes it.
+        has put back what ``position`` says, and the newest request, which may be the one that makes it.
         """
         head = self.head
         reprocessing = (name for name, plan in self.graph.plans.items() if plan.reprocesses)
-        fed_up_to, fed_by_operator = head.fed_after(fed, reprocessing)
-        answered = AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered
-        return {"fed": fed_up_to, "fed_by_operator": fed_by_operator, "answered": answered}
+        fed, fed_by_operator = head.fed_after(position.fed, reprocessing)
+        return {
+            "fed": fed,
+            "fed_by_operator": fed_by_operator,
+            "fed_by_reason": head.fed_by_reason_after(fed, fed_by_operator, position.fed_by_reason),
+            "answered": AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered,
+        }
 
     def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
         """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +35,8 @@ class LateRows:
     """By operator. None of them is empty."""
     ledgers: tuple[str, ...] = ()
     """The operators of which these are all late events that wait in the ledger; none if the events were given."""
+    by_reason: Mapping[str, str] = field(default_factory=dict)
+    """The operators of which these are all that wait for one reason, and this: others wait for another one."""
 
     @property
     def count(self) -> int:
@@ -68,7 +69,7 @@ def check_reason(reason: str | None, *, is_given: bool = False) -> None:
 
 def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reason: str | None = None) -> LateRows:
     """Events to reprocess: ``rows``, or all late events of the ledgers that were not reprocessed before, by default
-    of every reason that can be put back.
+    of every reason that can be put back. Those of other reasons wait on.
 
     Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``, or for a
     ``reason`` as `check_reason`.
@@ -78,19 +79,25 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None, reas
     chosen = check_operator(list(taking), operator, is_one=rows is not None)
     if rows is not None:
         return LateRows({chosen[0]: rows} if rows.num_rows else {})
-    reasons = pa.array(PUT_BACK_REASONS if reason is None else [reason])
+    head, reasons = job.head, PUT_BACK_REASONS if reason is None else (reason,)
     ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
-    others: dict[str, list[pa.ChunkedArray]] = {name: [] for name in chosen}
-    for name, output in waiting_outputs(job.checkpoint, job.head, chosen):
+    up_to = {name: min(head.put_back_up_to(name, each) for each in reasons) for name in chosen}
+    # Of one that was put back by reason before it is not known which others wait from before: some did.
+    with_others = {name for name in chosen if reason is not None and name in head.fed_by_reason}
+    for name, output in waiting_outputs(job.checkpoint, head, up_to):
+        due_reasons = pa.array([each for each in reasons if output.id > head.put_back_up_to(name, each)])
         for rows_then in as_written(job.checkpoint, output.late_of(name)):
-            names = names_now(job.head.operators[name].renamed, output.id)
-            others[name].append(rows_then["reason"])
-            waiting_rows = rows_then.filter(pc.is_in(rows_then["reason"], reasons))
+            names = names_now(head.operators[name].renamed, output.id)
+            if reason is not None and _has_others(reason, rows_then):
+                with_others.add(name)
+            waiting_rows = rows_then.filter(pc.is_in(rows_then["reason"], due_reasons))
             ledgers[name].append(_in_form_of_now(taking[name], waiting_rows, names))
-    if reason is not None:
-        _check_others(reason, chain.from_iterable(others.values()))
     waiting = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
-    return LateRows({name: table for name, table in waiting.items() if table.num_rows}, tuple(chosen))
+    return LateRows(
+        {name: table for name, table in waiting.items() if table.num_rows},
+        tuple(name for name in chosen if name not in with_others),
+        {name: reason for name in sorted(with_others) if reason is not None and waiting[name].num_rows},
+    )
 
 
 def _in_form_of_now(plan: Plan, written: pa.Table, names: Mapping[str, str]) -> pa.Table:
@@ -141,31 +148,20 @@ def _computed(written: pa.Table) -> Flags:
     return pc.not_equal(pc.fill_null(written[COMPUTED], ""), "").to_numpy()  # type: ignore[no-any-return]
 
 
-def _check_others(reason: str, reasons: Iterable[pa.ChunkedArray]) -> None:
-    """Raise `UsageError` (``feed-reason``) where rows of another reason would be passed over: a ledger is put back up
-    to a checkpoint, and they could not be put back later.
-    """
-    counts = Counter(name for column in reasons for name in column.to_pylist())
-    if waiting := {name: counts[name] for name in PUT_BACK_REASONS if name != reason and counts[name]}:
-        raise UsageError(
-            "rows of other reasons wait in the same ledgers, and could not be put back after this: leave reason= out "
-            "to put all of them back; those that are refused again wait again",
-            code="feed-reason",
-            reason=reason,
-            waiting=waiting,
-        )
+def _has_others(reason: str, rows: pa.Table) -> bool:
+    """Whether some rows of a ledger can be put back for another reason."""
+    others = pa.array([each for each in PUT_BACK_REASONS if each != reason])
+    return bool(np.asarray(pc.is_in(rows["reason"], others)).any())
 
 
-def waiting_outputs(
-    checkpoint: Checkpoint, head: Manifest, operators: Collection[str]
-) -> Iterator[tuple[str, Output]]:
-    """Outputs of the line of ``head`` with ledger files of which late events were not reprocessed before, oldest
-    first, each with the name of one of these ``operators``.
+def waiting_outputs(checkpoint: Checkpoint, head: Manifest, up_to: Mapping[str, int]) -> Iterator[tuple[str, Output]]:
+    """Outputs of the line of ``head`` with ledger files, oldest first, each with the name of an operator, where they
+    are later than the checkpoint ``up_to`` which it has reprocessed its own.
     """
-    earliest = min((head.fed_up_to(name) for name in operators), default=head.id)
+    earliest = min(up_to.values(), default=head.id)
     for output in checkpoint.outputs(earliest + 1, of=head):
-        for name in operators if output.late else ():
-            if output.id > head.fed_up_to(name):
+        for name, last_id in up_to.items() if output.late else ():
+            if output.id > last_id:
                 yield name, output
 
 
@@ -193,10 +189,11 @@ def check_operator(taking: Sequence[str], operator: str | None, *, is_one: bool)
 def waiting_rows(checkpoint: Checkpoint, head: Manifest, operators: Iterable[str]) -> dict[tuple[str, str], int]:
     """How many rows the ledgers have since they were reprocessed last, by operator and reason."""
     counts = Counter[tuple[str, str]]()
-    for name, output in waiting_outputs(checkpoint, head, list(operators)):
+    for name, output in waiting_outputs(checkpoint, head, {name: head.fed_up_to(name) for name in operators}):
         for rows in as_written(checkpoint, output.late_of(name)):
             for pair in pc.value_counts(rows["reason"]).to_pylist():
-                counts[name, pair["values"]] += pair["counts"]
+                if output.id > head.put_back_up_to(name, pair["values"]):
+                    counts[name, pair["values"]] += pair["counts"]
     return dict(sorted(counts.items()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.progress.watermarks import LIMIT_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -19,10 +20,14 @@ def check_span(schema: pa.Schema, column: str, what: str, code: str) -> None:
     """
     if column not in schema.names:
         raise missing_columns(f"the input lacks the column with {what}", [column], schema.names)
-    kind = schema.field(column).type
+    check_span_type(schema.field(column).type, what, code, column=column)
+
+
+def check_span_type(kind: pa.DataType, what: str, code: str, **context: str) -> None:
+    """Check that values of a type can be ``what``: spans. Raises `UsageError` with this ``code`` and ``context``."""
     if not pa.types.is_duration(kind) and not pa.types.is_integer(kind):
         raise UsageError(
-            f"{what} must be durations, or integers of microseconds", code=code, column=column, type=str(kind)
+            f"{what} must be durations, or integers of microseconds", code=code, **context, type=str(kind)
         )
 
 
@@ -34,6 +39,12 @@ def check_gap(schema: pa.Schema, column: str) -> None:
 def gaps_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The gaps of events in microseconds; 0, which is none, for a null and for one beyond all times."""
     return pc.fill_null(spans_us(column), 0)
+
+
+def computed_spans_us(span: RowExpression, rows: pa.Table) -> pa.ChunkedArray:
+    """The spans that are computed of rows, as `spans_us`."""
+    values = span.evaluate(rows)
+    return spans_us(values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values]))
 
 
 def spans_us(column: pa.ChunkedArray) -> pa.ChunkedArray:

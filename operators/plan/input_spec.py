@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
-from tidestate.operators.plan.gaps import spans_us
+from tidestate.operators.expressions.tree import RowExpression
+from tidestate.operators.plan.gaps import computed_spans_us, spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
 from tidestate.operators.plan.stages import Stages
 from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
@@ -100,7 +101,20 @@ def least_span(column: str, least_us: int) -> Check:
 
 
 def _too_short(column: str, least_us: int, events: pa.Table, _times: Times) -> Flags:
-    bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans_us(events[column]), least_us), False))
+    return _below(spans_us(events[column]), least_us)
+
+
+def least_computed_span(span: RowExpression, least_us: int) -> Check:
+    """The span that is computed of a row is there, and at least ``least_us``."""
+    return Check(BAD_WINDOW, partial(_too_short_computed, span, least_us))
+
+
+def _too_short_computed(span: RowExpression, least_us: int, events: pa.Table, _times: Times) -> Flags:
+    return _below(computed_spans_us(span, events), least_us)
+
+
+def _below(spans: pa.ChunkedArray, least_us: int) -> Flags:
+    bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans, least_us), False))
     return bad if bad.any() else np.zeros(0, bool)
 
 

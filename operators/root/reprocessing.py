@@ -144,8 +144,7 @@ class ReprocessPlan(RootPlan):
         yield "to put back", self._to_put_back()
         for (name, reason), count in self.waiting.items():
             if not self._is_put_back(name, reason):
-                cause = "never put back" if reason not in PUT_BACK_REASONS else "this operator takes none back"
-                yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {cause}"
+                yield "stay", f"{pluralize(count, 'row')} of {name} ({reason}): {self._why_stays(name, reason)}"
         yield "by", by
         yield "root", public_url(self.checkpoint.objects.root)
 
@@ -160,4 +159,12 @@ class ReprocessPlan(RootPlan):
         return ", ".join(parts) or "nothing: the ledger has no late event that was not put back before"
 
     def _is_put_back(self, operator: str, reason: str) -> bool:
-        return reason in PUT_BACK_REASONS and operator in self.reprocessing
+        return not self._why_stays(operator, reason)
+
+    def _why_stays(self, operator: str, reason: str) -> str:
+        """Why rows of an operator and a reason are not put back by this; empty where they are."""
+        if reason not in PUT_BACK_REASONS:
+            return "never put back"
+        if operator not in self.reprocessing:
+            return "this operator takes none back"
+        return "" if self.reason in (None, reason) else "wait, as they have another reason"

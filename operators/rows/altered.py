@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.plan.gaps import spans_us
-from tidestate.operators.plan.input_spec import Check, least_span
+from tidestate.operators.expressions.tree import RowExpression
+from tidestate.operators.plan.gaps import computed_spans_us
+from tidestate.operators.plan.input_spec import Check, least_computed_span
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -25,6 +26,10 @@ class AlteredPlan(Plan):
     """Rows go to state partitions by their time, as in a union."""
 
     altered: Altered
+    shift: RowExpression | None = None
+    """What says how far each row is shifted; None where all are by as much."""
+    duration: RowExpression | None = None
+    """What says how long each row lasts; None where all last as long, or keep their ends."""
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -37,9 +42,8 @@ class AlteredPlan(Plan):
     @property
     def own_checks(self) -> tuple[Check, ...]:
         """Each row has the spans that it is to bring: a shift of at least the bound, and a duration above 0."""
-        about = self.altered
-        shift = () if about.shift_column is None else (least_span(about.shift_column, about.shift_us),)
-        lasting = () if about.duration_column is None else (least_span(about.duration_column, 1),)
+        shift = () if self.shift is None else (least_computed_span(self.shift, self.altered.shift_us),)
+        lasting = () if self.duration is None else (least_computed_span(self.duration, 1),)
         return (*shift, *lasting)
 
     @property
@@ -60,11 +64,11 @@ class AlteredPlan(Plan):
 
     def _moved(self, rows: pa.Table) -> Transition:
         about = self.altered
-        shift = about.shift_us if about.shift_column is None else spans_us(rows[about.shift_column])
+        shift = about.shift_us if self.shift is None else computed_spans_us(self.shift, rows)
         starts = _later(rows[self.input.event_time], shift)
         ends = None
-        if about.end is not None and about.duration_column is not None:
-            ends = _later(starts, spans_us(rows[about.duration_column]))
+        if about.end is not None and self.duration is not None:
+            ends = _later(starts, computed_spans_us(self.duration, rows))
         elif about.end is not None and about.duration_us is not None:
             ends = _later(starts, about.duration_us)
         elif about.end is not None:

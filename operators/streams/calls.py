@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from tidestate.operators.expressions.tree import OfTree
 from tidestate.operators.streams.hints import no_method
 from tidestate.operators.streams.order import after_parts
-from tidestate.operators.streams.words import value_text
+from tidestate.operators.streams.words import ComputedValue, value_text
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 _VIEWS = ("watermark", "timed_by", "where", "with_columns", "select", "expect", "expect_all")
 """Methods whose result is the same stream, read in another way."""
+_TAKING_NAMES = ("shift_time",)
+"""Methods to which text is the name of a column: an expression is written as one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +76,17 @@ def expression(made: Any, names: Mapping[int, str], *, whole: bool = True) -> st
     # Receivers in a loop and arguments by recursion: a row of verbs may be long, joins within joins are few.
     while isinstance(made, MadeByVerb) and made.call is not None and (whole or id(made) not in names):
         whole, call = False, made.call
-        arguments = [_value(value, names) for value in call.args]
-        options = [f"{option}={_value(value, names)}" for option, value in call.options.items()]
+        arguments = [_value(value, names, call.function) for value in call.args]
+        options = [f"{option}={_value(value, names, call.function)}" for option, value in call.options.items()]
         calls.append(f"{call.function}({', '.join([*arguments, *options])})")
         made = call.receiver
     front = [] if made is None else [names[id(made)] if id(made) in names else value_text(made)]
     return ".".join([*front, *reversed(calls)])
 
 
-def _value(value: Any, names: Mapping[int, str]) -> str:
+def _value(value: Any, names: Mapping[int, str], function: str) -> str:
+    if isinstance(value, OfTree) and function in _TAKING_NAMES:
+        value = ComputedValue(value.tree)
     return expression(value, names, whole=False) if isinstance(value, MadeByVerb) else value_text(value)
 
 

@@ -20,6 +20,8 @@ _INSTEAD = {
     "union": "use the function union(…)",
     "merge": "use the function merge(…)",
     **dict.fromkeys(("where", "with_columns", "select", "expect", "expect_all"), _BEFORE),
+    "having": "after .aggregate(…) of windows; the rows of joins, unions and deduplications are chosen by .where(…)",
+    "derive": "after .aggregate(…) of windows; the rows of all others get columns by .with_columns(…)",
     "filter": ".where(…)",
     **dict.fromkeys(("withColumn", "withColumns"), '.with_columns(total=col("price") * col("qty"))'),
     "withColumnRenamed": '.select(…, new=col("old"))',

@@ -22,6 +22,7 @@ from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
 from tidestate.operators.expressions.printing import expression_text
+from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
@@ -30,7 +31,7 @@ from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import INPUT, Claimant, Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
-from tidestate.operators.streams.words import Arguments, setting_text
+from tidestate.operators.streams.words import Arguments, ComputedValue, setting_text
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import of_type
 
@@ -139,6 +140,8 @@ WORDS: dict[type[Runnable], WordsOf] = {
         "in_order": ("in_order",),
         "shift_column": ("shift_time(by=)",),
         "duration_column": ("duration",),
+        "shift_expression": ("shift_time(by=)",),
+        "duration_expression": ("duration",),
     },
 }
 _KINDS: dict[type[Runnable], str] = {
@@ -405,12 +408,17 @@ def _of_shift(described: Altered) -> dict[str, Any]:
         "watermark_delay": text_of(described.watermark_delay_us),
         "offset": described.offset,
         "origin": described.origin,
-        "shift_time(by=)": described.shift_column or text_of(described.shift_us),
-        "at_least": text_of(described.shift_us) if described.shift_column else None,
+        "shift_time(by=)": _row_span(described.shift_tree) or text_of(described.shift_us),
+        "at_least": None if described.shift_tree is None else text_of(described.shift_us),
         "end": described.end,
-        "duration": described.duration_column or _span(described.duration_us),
+        "duration": _row_span(described.duration_tree) or _span(described.duration_us),
         "in_order": described.in_order,
     }
+
+
+def _row_span(tree: ExprNode | None) -> str | ComputedValue | None:
+    """What says a span of each row, as it is written: a column by its name."""
+    return tree.name if isinstance(tree, ColumnNode) else None if tree is None else ComputedValue(tree)
 
 
 def _watermark(described: Runnable) -> dict[str, Any]:

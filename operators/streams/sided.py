@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.union import Union
+from tidestate.operators.expressions.builder import Expr, as_expr
+from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.sides import (
     check_order,
@@ -94,29 +97,34 @@ def without_repetitions(
 
 def shifted(
     view: StreamView,
-    by: Span,
+    by: Span | Expr,
     at_least: Span | None,
-    duration: Span | None,
+    duration: Span | Expr | None,
     end: str | None,
     in_order: bool | None,
     name: str,
 ) -> Altered:
     """Rows with other times. Raises `UsageError` where nothing changes."""
     time, ends = time_of("input", view), end or view.lifetime.end
-    (shift_us, shift_column), (duration_us, duration_column) = span_or_column(by), span_or_column(duration)
-    if at_least is not None and shift_column is None:
-        raise UsageError("at_least= is of the column that by= names: remove it", code="altered", at_least=at_least)
+    shift, lasting = row_span(by), row_span(duration)
+    if at_least is not None and not shift.is_by_row:
+        raise UsageError(
+            "at_least= is of shifts that each row has of its own, by a column or an expression: remove it",
+            code="altered",
+            at_least=at_least,
+        )
+    shift_us = shift.span_us
     if shift_us is None:
         shift_us = 0 if at_least is None else span_us(at_least)
-    if (duration_us is not None and duration_us <= 0) or (duration is not None and ends is None):
+    if (lasting.span_us is not None and lasting.span_us <= 0) or (duration is not None and ends is None):
         raise UsageError(
             "duration= must be above 0 and needs the column of end times: end=",
             code="altered",
             duration=duration,
             end=ends,
         )
-    spans = {column for column in (shift_column, duration_column) if column is not None}
-    if ends == time or not (shift_us or spans or duration_us):
+    spans = {column for column in (shift.column, lasting.column) if column is not None}
+    if ends == time or not (shift_us or shift.is_by_row or duration is not None):
         raise UsageError("say what changes: by=, or duration= with end=", code="altered", end=ends)
     if wrong := sorted(spans & {time, ends}):
         raise UsageError("by= and duration= name a column of spans, not of times", code="altered", found=wrong)
@@ -124,26 +132,49 @@ def shifted(
         time,
         shift_us,
         ends,
-        duration_us,
+        lasting.span_us,
         span_us(view.delay),
         view.offset,
         view.origin,
-        shift_column,
-        duration_column,
+        shift.column,
+        lasting.column,
         waits_for_ctis(view) if in_order is None else in_order,
+        shift.expression,
+        lasting.expression,
         name=name,
         stages=view.stages,
     )
     return with_watermark(description, view)
 
 
-def span_or_column(given: Span | None) -> tuple[int | None, str | None]:
-    """A span in microseconds, or the column that a text names which is no span; neither for None."""
-    if given is None:
-        return None, None
+@dataclass(frozen=True)
+class RowSpan:
+    """A span of every row, in microseconds, or what says it of each row: a column, or an expression. At most one of
+    them is there.
+    """
+
+    span_us: int | None = None
+    column: str | None = None
+    expression: ExprNode | None = None
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether each row has its own."""
+        return self.column is not None or self.expression is not None
+
+
+def row_span(value: Span | Expr | None) -> RowSpan:
+    """What a user gives as a span that rows may have of their own: a text that is no span names a column, and an
+    expression that is a column alone is that column. Raises `UsageError` for what is none of these.
+    """
+    if value is None:
+        return RowSpan()
+    if isinstance(value, Expr) or type(value).__module__.startswith("pyspark."):
+        tree = as_expr(value).tree
+        return RowSpan(column=tree.name) if isinstance(tree, ColumnNode) else RowSpan(expression=tree)
     try:
-        return span_us(given), None
+        return RowSpan(span_us(value))
     except UsageError:
-        if not isinstance(given, str) or not given:
+        if not isinstance(value, str) or not value:
             raise
-        return None, given
+        return RowSpan(column=value)

@@ -195,10 +195,10 @@ class Stream(MadeByVerb):
     @checked
     def shift_time(
         self,
-        by: Span = "0 seconds",
+        by: Span | Expr = "0 seconds",
         *,
         at_least: Span | None = None,
-        duration: Span | None = None,
+        duration: Span | Expr | None = None,
         end: str | None = None,
         in_order: bool | None = None,
         name: str | None = None,
@@ -206,11 +206,12 @@ class Stream(MadeByVerb):
         """Pass rows on with other lifetimes: ``by`` is added to the event time and to the end, and may be negative;
         with ``duration`` the ``end`` is that long after the new start, in a new column if the stream has none.
 
-        A text that is no span names a column of durations, or of integers of microseconds, which says it of each row:
-        no row is shifted by less than ``at_least``, by default 0, and durations are above 0. A row with a null or
-        less is in the late ledger, ``bad_window``. ``end`` is by default that of the stream's lifetime. Every other
-        row passes, late or not: at once, or with ``in_order`` when the watermark passes its time, by default where
-        that is one of CTIs. The watermark is shifted too, with a column by ``at_least``.
+        A text that is no span names a column of durations, or of integers of microseconds, which says it of each row,
+        and an expression computes them, ``shift_time(col("arrived") - col("planned"))``: no row is shifted by less
+        than ``at_least``, by default 0, and durations are above 0. A row with a null or less is in the late ledger,
+        ``bad_window``. ``end`` is by default that of the stream's lifetime. Every other row passes, late or not: at
+        once, or with ``in_order`` when the watermark passes its time, by default where that is one of CTIs. The
+        watermark is shifted too, with a column or an expression by ``at_least``.
         """
         made = shifted(self.view, by, at_least, duration, end, in_order, _name(name, "altered"))
         return OperatorStream.of(made, (self,))

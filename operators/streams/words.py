@@ -49,8 +49,8 @@ _REQUIRED = {"n", "q", "interpolation"}
 
 
 @dataclass(frozen=True)
-class _Computed:
-    """An expression in the place of a column, which text alone would be the name of."""
+class ComputedValue:
+    """An expression in the place of a column, of which text alone would be the name: it is written ``expr(…)``."""
 
     tree: ExprNode
 
@@ -155,9 +155,11 @@ def _aggregate(aggregate: Aggregate) -> str:
     if aggregate.function == "median":
         options = {"column": aggregate.column}
     if aggregate.expression is not None:
-        options = {"column": _Computed(aggregate.expression)} | {k: v for k, v in options.items() if k != "column"}
+        options = {"column": ComputedValue(aggregate.expression)} | {
+            k: v for k, v in options.items() if k != "column"
+        }
     if aggregate.expression_by is not None:
-        options["by"] = _Computed(aggregate.expression_by)
+        options["by"] = ComputedValue(aggregate.expression_by)
     options |= where
     args = tuple(value for name, value in options.items() if name in _POSITIONAL)
     named = {name: value for name, value in options.items() if name not in _POSITIONAL}
@@ -254,7 +256,7 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (Update, lambda update: call_text("period", (text_of(update.period_us),), offset=_span(update.offset_us))),
     (pa.DataType, type_text),
     (Decode, _decode),
-    (_Computed, lambda value: call_text("expr", (expression_text(value.tree),))),
+    (ComputedValue, lambda value: call_text("expr", (expression_text(value.tree),))),
     (Stage, _stage),
     (OfTree, lambda value: value_text(expression_text(value.tree))),
 )

@@ -399,6 +399,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """The checkpoint up to which the late ledger has been reprocessed. Grows. Owner: the step, a feed."""
     fed_by_operator: dict[str, Natural] = {}
     """The same of operators that are further than ``fed``; not in the file while there are none. Owner: the feed."""
+    fed_by_reason: dict[str, dict[str, Natural]] = {}
+    """By operator and reason, of rows that were put back without those of other reasons: further than `fed_up_to`
+    says of the operator. Not in the file while there are none. Owner: the feed.
+    """
     parent_id: Natural = 0
     """0 stands for ``id - 1``; for a reset the checkpoint that it goes back to."""
     abandoned: tuple[Ids, ...] = ()
@@ -438,8 +442,12 @@ class Manifest(msgspec.Struct, frozen=True):
         return ledger_of(self.late, operator)
 
     def fed_up_to(self, operator: str) -> int:
-        """The checkpoint up to which the late ledger of one operator has been reprocessed."""
+        """The checkpoint up to which the late ledger of one operator has been reprocessed, for all reasons."""
         return self.fed_by_operator.get(operator, self.fed)
+
+    def put_back_up_to(self, operator: str, reason: str) -> int:
+        """The checkpoint up to which rows of one reason in the late ledger of an operator have been reprocessed."""
+        return max(self.fed_up_to(operator), self.fed_by_reason.get(operator, {}).get(reason, 0))
 
     def fed_after(self, operators: Collection[str], reprocessing: Iterable[str]) -> tuple[int, dict[str, int]]:
         """``fed`` and ``fed_by_operator`` of the next checkpoint, if it reprocesses all late rows that wait for these
@@ -450,6 +458,22 @@ class Manifest(msgspec.Struct, frozen=True):
         by_operator = {**self.fed_by_operator, **dict.fromkeys(operators, self.id)}
         least = min(by_operator.get(name, self.fed) for name in {*operators, *reprocessing})
         return least, {name: last for name, last in by_operator.items() if last > least}
+
+    def fed_by_reason_after(
+        self, fed: int, fed_by_operator: Mapping[str, int], reasons: Mapping[str, str]
+    ) -> dict[str, dict[str, int]]:
+        """``fed_by_reason`` of the next checkpoint, with these ``fed`` and ``fed_by_operator``, if it reprocesses of
+        the operators in ``reasons`` all late rows that wait for that reason alone.
+        """
+        after = {}
+        for name in dict.fromkeys([*self.fed_by_reason, *reasons]):
+            alone = {reasons[name]: self.id} if name in reasons else {}
+            by_reason = {**self.fed_by_reason.get(name, {}), **alone}
+            # What all rows of the operator have reached goes without saying.
+            least = fed_by_operator.get(name, fed)
+            if further := {reason: last for reason, last in by_reason.items() if last > least}:
+                after[name] = further
+        return after
 
     def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
         """The files of this checkpoint's panes, or ledgers."""

@@ -58,7 +58,7 @@ VERSION_CHARACTERS = 64
 REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
-_ABSENT = ("needs", "answered", "fed_by_operator", "outputs")
+_ABSENT = ("needs", "answered", "fed_by_operator", "fed_by_reason", "outputs")
 ZONES, ZONE_CHARACTERS = 64, 16_384
 """The most time zones that an operator names, and the longest text of the rules of one."""
 OUTPUTS = 16
@@ -83,6 +83,7 @@ def check(manifest: Manifest) -> None:
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
     require(len(manifest.operators) <= MAX_OPERATORS, "operators")
     require(all(map(is_name, manifest.fed_by_operator)), "fed_by_operator")
+    _check_reasons(manifest)
     _check_several(manifest)
     for name, operator in manifest.operators.items():
         require(is_name(name), "the name of an operator")
@@ -90,6 +91,14 @@ def check(manifest: Manifest) -> None:
     for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
         _check_outputs(folder, refs, manifest.id)
     _check_spark(manifest.spark)
+
+
+def _check_reasons(manifest: Manifest) -> None:
+    """What was put back by reason is further than all rows of its operator."""
+    for name, by_reason in manifest.fed_by_reason.items():
+        is_named = is_name(name) and bool(by_reason) and all(map(is_name, by_reason))
+        least = manifest.fed_up_to(name)
+        require(is_named and all(least < last <= manifest.id for last in by_reason.values()), "fed_by_reason")
 
 
 def _check_several(manifest: Manifest) -> None:
@@ -307,8 +316,8 @@ def require(condition: bool, what: str) -> None:
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs``, ``answered``, ``fed_by_operator``, ``outputs``, ``results``, ``buffers_by_side``, ``numbering``,
-    ``emitted`` and ``zones`` where there are none.
+    ``needs``, ``answered``, ``fed_by_operator``, ``fed_by_reason``, ``outputs``, ``results``, ``buffers_by_side``,
+    ``numbering``, ``emitted`` and ``zones`` where there are none.
     """
     fields = msgspec.structs.asdict(manifest) | {
         "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
@@ -402,6 +411,7 @@ def _damaged(path: str, reason: str) -> CorruptionError:
 
 CAPABILITIES: dict[str, str] = {
     "altered-by-columns/1": "columns say how far a time shift moves each row, or how long it lasts",
+    "altered-by-expressions/1": "expressions say how far a time shift moves each row, or how long it lasts",
     "bundles/1": "small changes to several tables of a state partition are parts of one file",
     "buffers-by-side/1": "sides of a join, merge or union have numbered buffers of their own, each recorded",
     "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
@@ -412,6 +422,7 @@ CAPABILITIES: dict[str, str] = {
     "duration-extremes/1": "minima and maxima of durations are stored as whole numbers",
     "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "fed-by-operator/1": "late rows of some operators were put back up to a later checkpoint than those of others",
+    "fed-by-reason/1": "late rows of some reasons were put back up to a later checkpoint than those of others",
     "expectations/1": "rows that miss an expectation are in the late ledger, which has a column of their names",
     "first-offsets/1": "windows of offsets of a side of a join start at its first offset, which the manifest records",
     "given-origins/1": "the engine gives origins to sources, and the ids by name are stored with the buffers",
@@ -473,6 +484,7 @@ class Changes(TypedDict, total=False):
     counters: dict[str, int]
     fed: int
     fed_by_operator: dict[str, int]
+    fed_by_reason: dict[str, dict[str, int]]
     parent_id: int
     abandoned: tuple[Ids, ...]
     answered: AnsweredRequest | None
@@ -515,6 +527,7 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
     needs = [
         # A version that reads `fed` alone would put rows back twice.
         *(("fed-by-operator/1",) if facts.get("fed_by_operator", was.fed_by_operator) else ()),
+        *(("fed-by-reason/1",) if facts.get("fed_by_reason", was.fed_by_reason) else ()),
         # One that knows no bundles would take each for a damaged file.
         *(("bundles/1",) if _begins_bundles(was, operators) else ()),
     ]

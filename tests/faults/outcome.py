@@ -101,4 +101,6 @@ def _position(head: Manifest, *, repeats: bool) -> list[str]:
     again = ("duplicates", "events") if repeats else ()
     totals = {name: count for name, count in sorted(head.totals.items()) if count and name not in again}
     names = ("watermark_us", "max_event_us", "processing_us", "drained", "input", "partitions")
-    return [f"totals {totals}", f"fed {head.fed > 0}", *(f"{name} {getattr(head, name)}" for name in names)]
+    reasons = {name: sorted(by_reason) for name, by_reason in head.fed_by_reason.items()}
+    fed = [f"fed {head.fed > 0}", f"fed by reason {reasons}"]
+    return [f"totals {totals}", *fed, *(f"{name} {getattr(head, name)}" for name in names)]

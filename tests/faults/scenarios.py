@@ -123,6 +123,8 @@ OWN_KINDS: dict[str, Kind] = {
             .accumulation("retracting")
         )
     ),
+    "strict": Kind(lambda: _expecting("v % 3 <> 0")),
+    "mended": Kind(lambda: _expecting("v is not null")),
     "messages": Kind(
         lambda: (
             _windows(ts.sliding("20 seconds", "10 seconds"), n=agg.count(), all=agg.list("v"))
@@ -150,6 +152,14 @@ OWN_KINDS: dict[str, Kind] = {
     ),
 }
 ALL_KINDS = KINDS | OWN_KINDS
+
+
+def _expecting(condition: str) -> Any:
+    """Rows that miss a condition wait in the ledger, as those do that are too late; all windows are kept."""
+    rows = ts.stream(event_time="t", watermark_delay="5 seconds").expect("value", condition)
+    sums = rows.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count(), s=agg.sum("v"))
+    kept = sums.allowed_lateness("1 second").retain_windows("1 day")
+    return kept.accumulation("retracting").named("job")
 
 
 def _outputs() -> ts.OutputsJob:
@@ -183,13 +193,13 @@ def bootstrapped(kind: str, until: int) -> Step:
     return step
 
 
-def fed_back(kind: str, until: int) -> Step:
-    """The late ledger goes through the windows again."""
+def fed_back(kind: str, until: int, reason: str | None = None) -> Step:
+    """The late ledger goes through the windows again, or its rows of one reason."""
 
     def step(world: World) -> None:
         runner = world.standalone(ALL_KINDS[kind].make())
         runner.run(world.timed(batches(kind)[:until]))
-        runner.reprocess_late()
+        runner.reprocess_late(reason=reason)
 
     return step
 
@@ -357,6 +367,14 @@ SCENARIOS: dict[str, Scenario] = {
         roots=("root", "fork"),
     ),
     "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
+    "feed-back by reason": Scenario(
+        (
+            fed_back("strict", 4, "very_late"),
+            fed_back("mended", 5, "expectation"),
+            fed("mended", BATCHES),
+            fed_back("mended", BATCHES, "very_late"),
+        )
+    ),
     "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
     "rewind": Scenario((fed("tumbling", 4), rewound(2), fed("tumbling", BATCHES))),
     "rescale": Scenario((fed("sessions", 2), rescaled(3), fed("sessions", 4), rescaled(1), fed("sessions", BATCHES))),

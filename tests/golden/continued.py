@@ -30,7 +30,8 @@ ADDED_COUNTERS = ("window_in_time", "window_past", "window_future")
 """Counters that versions after that of the oldest roots have added: events by the current window."""
 Step = Mapping[str, Any]
 """What a job takes next: ``rows`` of its one stream, or rows by stream (``streams``); the time (``clock``); the late
-ledger (``reprocess``), of all operators or the one that is named; the plan of an edit of its root (``edit``).
+ledger (``reprocess``), of all operators or the one that is named, of all reasons or one (``reason``); the plan of an
+edit of its root (``edit``).
 """
 
 
@@ -121,7 +122,8 @@ class Run:
             self.running.advance_processing_time(step["clock"])
         elif "reprocess" in step:
             operator = step["reprocess"]
-            self.running.reprocess_late(**({} if operator is True else {"operator": operator}))
+            chosen = {} if operator is True else {"operator": operator}
+            self.running.reprocess_late(**chosen, **({"reason": step["reason"]} if "reason" in step else {}))
         elif "edit" in step:
             step["edit"](ts.Root(self.root)).execute()
         elif self.kind == "harness":

@@ -236,5 +236,15 @@ def reprocessed_apart(job: Any, seed: int, operator: str) -> Case:
     return made._replace(before=[*made.before, {"reprocess": operator}, before], after=[*after, {"reprocess": True}])
 
 
+def reprocessed_by_reason(job: Any, seed: int) -> Case:
+    """With a late ledger of which the rows that were too late came back before the root was left; those that missed
+    an expectation do after it, with what was too late since.
+    """
+    made = case(job, seed)
+    before, *after = made.after
+    steps: list[Step] = [*made.before, {"reprocess": True, "reason": "very_late"}, before]
+    return made._replace(before=steps, after=[*after, {"reprocess": True}])
+
+
 def _micros(batch: pa.Table) -> list[Any]:
     return batch["t"].cast(pa.int64()).to_pylist()

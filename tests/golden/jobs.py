@@ -25,6 +25,7 @@ from tests.golden.inputs import (
     named,
     reprocessed,
     reprocessed_apart,
+    reprocessed_by_reason,
     sided,
     streams,
 )
@@ -281,6 +282,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "altered_by_columns": lambda: case(
         _events().shift_time("v", at_least="-20 microseconds", end="end", duration="gap", name="job"), 65
     ),
+    "altered_by_expressions": lambda: case(
+        _events().shift_time(
+            expr("case when name = 'yew' then -4000000 else v * 100000 end"),
+            at_least="-3 seconds", end="end", duration=expr("gap * 2 + 1000000"), name="job",
+        ),
+        66,
+    ),
     "altered": lambda: case(
         _events().shift_time("-5 seconds", end="end", duration="20 seconds", name="job"), 65
     ),
@@ -380,6 +388,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "reprocessed_by_operator": lambda: reprocessed_apart(
         ts.union(_retained_apart("short", TEN), _retained_apart("wide", ts.tumbling("30 seconds")), name="job"),
         112, "short",
+    ),
+    "reprocessed_by_reason": lambda: reprocessed_by_reason(
+        _job(TEN, of=_events().expect("value", "v < 60")).retain_windows("1 hour").accumulation("retracting"), 122
     ),
 }  # fmt: skip
 

@@ -350,6 +350,7 @@ OTHERS: dict[str, tuple[Any, bool]] = {
     "union": (ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t")), True),
     "deduplication": (ts.stream(event_time="t").deduplicate("k", within="1 hour"), False),
     "altered": (ts.stream(event_time="t").shift_time("1 hour"), False),
+    "altered by row": (ts.stream(event_time="t").shift_time(expr("at * 1000000 + 3600000000")), False),
     "chain": (
         ts.stream(event_time="t")
         .group_by("k")
@@ -377,6 +378,9 @@ def others(runner: type[Runner], tmp: Path) -> None:
     assert columns(found["union"], "side") == [("left",)] * 10 + [("right",)] * 10
     assert columns(found["deduplication"], "at") == [(0,), (1,)]  # the first of each key
     assert columns(found["altered"], "at", "t") == sorted([(m.at, 3600.0 + time_of(m)) for m in MESSAGES], key=repr)
+    assert columns(found["altered by row"], "at", "t") == sorted(
+        [(m.at, 3600.0 + m.at + time_of(m)) for m in MESSAGES], key=repr
+    )
     assert columns(found["chain"], "n") == [(20,)]
     put_back(runner, tmp / "put back")
 

@@ -15,6 +15,7 @@ from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, input_of, input_text
+from tidestate.operators.plan.reasons import VERY_LATE
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 
@@ -166,7 +167,7 @@ class _Narrator:
             if not rejection.of(self._window):
                 continue
             summary = f"rejected: {rejection.reason.replace('_', ' ')}"
-            if rejection.reason == "very_late" and (feed_id := self._fed(rejection.checkpoint)) is not None:
+            if rejection.reason == VERY_LATE and (feed_id := self._fed(rejection.checkpoint)) is not None:
                 summary += f"; reprocessed in checkpoint {feed_id}"
             step = self._step(rejection.checkpoint)
             watermark = self._marks.text(rejection.watermark)
@@ -235,7 +236,7 @@ class _Narrator:
     def _fed(self, number: int) -> int | None:
         for step in self._steps.steps:
             manifest = None if step.abandoned else step.manifest
-            if manifest is not None and manifest.fed_up_to(self._steps.operator) >= number:
+            if manifest is not None and manifest.put_back_up_to(self._steps.operator, VERY_LATE) >= number:
                 return step.id
         return None
 

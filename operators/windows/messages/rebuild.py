@@ -3,6 +3,9 @@
 Identities, metadata and groups are whole. A message of the replay had been accepted if its identity is known under
 its own position (see `intake`). Its values are in the groups already, so only the message is stored again, and a
 window that has all its messages again is computed again where a function reads them.
+
+Where a condition says which panes are shown, such a window is judged again too: it takes back a pane that does not
+hold any longer, and emits one that was hidden while messages were missing.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from tidestate.operators.windows.messages.reading import (
 from tidestate.operators.windows.messages.record import between_windows, message_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
-from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
+from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, PENDING, START
 from tidestate.operators.windows.tables import (
     chosen,
     column_numbers,
@@ -37,7 +40,7 @@ from tidestate.operators.windows.tables import (
     trigger_finished,
     with_columns,
 )
-from tidestate.statestore.arrays import Numbers, total
+from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each
 from tidestate.statestore.spec.arrowtypes import positions
@@ -136,42 +139,61 @@ def _windows_of(
 def _corrected(
     plan: MessageWindows, state: StateView, windows: pa.Table, context: Context
 ) -> Iterator[tuple[pa.Table, pa.Table, dict[str, int]]]:
-    """Of these windows those that have emitted a pane which differs from what all their messages give now: the groups
-    after another pane, the panes, and their counters.
+    """Of these windows those that have emitted a pane which differs from what all their messages give now, or whose
+    pane was due and hidden: the groups after another pane, the panes, and their counters.
     """
     for portion in in_portions(windows):
         stored = state[GROUPS].lookup(with_key(plan, portion, plan.groups.key_names))
-        emitted = pc.and_(stored.found, pc.equal(stored.rows[EMITTED], 1))
-        groups, metadata = plan.as_whole(stored.rows.filter(emitted)), portion.filter(emitted)
+        due = pc.and_(stored.found, _was_due(plan, stored.rows, context))
+        groups, metadata = plan.as_whole(stored.rows.filter(due)), portion.filter(due)
         whole = stored_in(plan, state, metadata) == column_numbers(metadata, "count")
         # One that a composite trigger has finished may hold messages that came after that.
         groups = groups.filter(pa.array(whole & ~trigger_finished(groups)))
         values = results(plan.reading(lambda asked: read_windows(plan, state, asked)).aggregates, groups)
         same = [equal(values[a.name], groups[f"_last_{a.name}"]) for a in plan.aggregates]
-        differs = pa.array(~np.logical_and.reduce(same))
-        groups, values = groups.filter(differs), values.filter(differs)
+        stands = column_numbers(groups, EMITTED) > 0
+        differs = ~np.logical_and.reduce([stands, *same])
+        holds = np.ones(groups.num_rows, bool) if plan.shown is None else plan.shown.holds(groups, values)
+        changes = differs & (stands | holds)
+        groups, values, holds = groups.filter(pa.array(changes)), values.filter(pa.array(changes)), holds[changes]
         if groups.num_rows:
-            yield _after(groups, values, plan), *_panes(plan, groups, values, context)
+            yield _after(plan, groups, values, holds), *_panes(plan, groups, values, holds, context)
+
+
+def _was_due(plan: MessageWindows, groups: pa.Table, context: Context) -> pa.ChunkedArray:
+    """Which groups, null where there is none, have a pane that stands; or one that was due and was hidden."""
+    stands = pc.equal(groups[EMITTED], 1)
+    if plan.shown is None:
+        return stands
+    # A pane that is due leaves nothing pending, hidden or not; and one is due when the watermark passes the end.
+    due = pc.equal(groups[PENDING], 0)
+    if plan.triggers.when is None and plan.triggers.on_time != "never" and not plan.by_number:
+        due = pc.or_(due, pc.less_equal(groups[END].cast(pa.int64()), context.watermark_before))
+    return pc.or_(stands, due)
 
 
 def _panes(
-    plan: MessageWindows, groups: pa.Table, values: pa.Table, context: Context
+    plan: MessageWindows, groups: pa.Table, values: pa.Table, holds: Flags, context: Context
 ) -> tuple[pa.Table, dict[str, int]]:
-    ends = column_numbers(groups, END)
+    """Retractions of panes that stand, and the next pane of each group that ``holds``; and their counters."""
+    ends, stands = column_numbers(groups, END), column_numbers(groups, EMITTED) > 0
     last = (ends <= plan.closed_at(context.watermark)) & (context.watermark != BEGINNING_US)
     retracted, emitted, counters = [], [], {}
     for timing, mask in (("late", ends <= context.watermark_before), ("early", ends > context.watermark_before)):
-        where = pa.array(mask)
-        rows = groups.filter(where)
         if plan.mode == "retracting":
-            retracted.append(retractions(plan, rows, timing))
-        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last[mask]))
+            retracted.append(retractions(plan, groups.filter(pa.array(mask & stands)), timing))
+        where = pa.array(mask & holds)
+        rows = groups.filter(where)
+        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last[mask & holds]))
         counters[f"panes_{timing}"] = rows.num_rows
     counters["retractions"] = sum(rows.num_rows for rows in retracted)
+    counters["hidden"] = int(np.count_nonzero(~holds))
     return pa.concat_tables([*retracted, *emitted]), counters
 
 
-def _after(groups: pa.Table, values: pa.Table, plan: MessageWindows) -> pa.Table:
-    every = pa.array(np.ones(groups.num_rows, bool))
-    last = {f"_last_{a.name}": chosen(every, values[a.name], groups[f"_last_{a.name}"]) for a in plan.aggregates}
-    return with_columns(groups, {PANES: pc.add(groups[PANES], 1), **last})
+def _after(plan: MessageWindows, groups: pa.Table, values: pa.Table, holds: Flags) -> pa.Table:
+    """The groups after the pane of those that hold; the others have none that stands."""
+    where = pa.array(holds)
+    last = {f"_last_{a.name}": chosen(where, values[a.name], groups[f"_last_{a.name}"]) for a in plan.aggregates}
+    numbers = {PANES: pc.add(groups[PANES], where.cast(pa.int64())), EMITTED: where.cast(pa.int64())}
+    return with_columns(groups, {**numbers, **last})

@@ -117,16 +117,19 @@ OwnSpans = tuple[int, int | None, int | None, int | None]
     ),
     st.integers(-9, 9),
     st.booleans(),
+    st.booleans(),
 )
 def test_each_row_may_say_how_far_it_moves_and_how_long_it_lasts(
-    batches: list[list[OwnSpans]], least: int, lasting: bool
+    batches: list[list[OwnSpans]], least: int, lasting: bool, computed: bool
 ) -> None:
     """StreamInsight: "AlterEventLifeTime() methods both change the start time of events, and the same transformation
     will be applied to CTIs": by the least that any row is moved.
     """
     stream = ts.stream(event_time="t", watermark_delay="0 seconds")
+    shift: Any = ts.col("by") + ts.col("t") - ts.col("t") if computed else "by"
+    duration: Any = ts.expr("lasts * 2 - lasts") if computed else "lasts"
     job = stream.shift_time(
-        "by", at_least=f"{least} milliseconds", duration="lasts" if lasting else None, end="until", name="job"
+        shift, at_least=f"{least} milliseconds", duration=duration if lasting else None, end="until", name="job"
     )
     number = 0
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
@@ -183,6 +186,35 @@ def test_a_root_with_own_spans_says_so(tmp_path: Path) -> None:
     job.standalone(checkpoint=tmp_path).run([rows.append_column("lasts", pa.array([1], pa.int32()))])
     assert other_needs(evidence.manifests(tmp_path)[-1]["needs"]) == ["altered-by-columns/1"]
     assert job.explain().splitlines()[-1] == 'altered = input.shift_time("by", duration="lasts", end="until")'
+
+
+def test_a_root_with_computed_spans_says_so_and_keeps_them(tmp_path: Path) -> None:
+    stream, end = ts.stream(event_time="t"), ts.col("until") - ts.col("t")
+    rows = batch([(0, (1, 5)), (1, (3, 2)), (2, (4, None))])
+    job = stream.shift_time(end, duration=ts.expr("off * 10 + 1"), end="until")
+    panes = job.standalone(checkpoint=tmp_path).run([rows])
+    columns = [panes[name].cast(pa.int64()).to_pylist() for name in ("off", "t", "until")]
+    assert [*zip(*columns, strict=True)] == [(0, 5, 6)], "the others have no span of 0 or more"
+    needs = evidence.manifests(tmp_path)[-1]["needs"]
+    assert other_needs(needs) == ["altered-by-expressions/1"]
+    last_line = job.explain().splitlines()[-1]
+    assert last_line == ('altered = input.shift_time(expr("until - t"), duration=expr("off * 10 + 1"), end="until")')
+    printed = stream.shift_time(ts.expr("until - t"), duration=ts.expr("off * 10 + 1"), end="until").graph.description
+    assert printed == job.graph.description
+    other = stream.shift_time(end + ts.expr("interval 1 second"), duration=ts.expr("off * 10 + 1"), end="until")
+    with pytest.raises(IncompatibleError, match=r"shift_time\(by=\).*interval 1 second"):
+        other.standalone(checkpoint=tmp_path).run([rows, rows])
+    renamed = stream.shift_time(end, duration=ts.expr("place * 10 + 1"), end="until").renamed(
+        columns={"off": "place"}
+    )
+    new_rows = rows.rename_columns(["k", "t", "until", "place"])
+    panes = renamed.standalone(checkpoint=tmp_path).run([new_rows, new_rows])
+    assert panes["t"].cast(pa.int64()).to_pylist() == [5]
+
+
+def test_an_expression_that_is_a_column_alone_is_that_column() -> None:
+    stream = ts.stream(event_time="t")
+    assert stream.shift_time(ts.col("by")).graph.description == stream.shift_time("by").graph.description
 
 
 def test_a_column_of_shifts_may_be_renamed(tmp_path: Path) -> None:
@@ -279,6 +311,26 @@ def test_what_makes_no_sense_is_refused() -> None:
             lambda: bind_plan(ts.stream(event_time="t").shift_time("1 huor").graph.description, SCHEMA),
         ),
         ("altered", lambda: bind_plan(ts.stream(event_time="t").shift_time("k").graph.description, SCHEMA)),
+        ("altered", lambda: ts.stream(event_time="t").shift_time(duration=ts.expr("off * 2"))),
+        (
+            "altered",
+            lambda: bind_plan(
+                ts.stream(event_time="t").shift_time(ts.expr("concat(k, 'x')")).graph.description, SCHEMA
+            ),
+        ),
+        (
+            "altered",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time(ts.expr("off / 2")).graph.description, SCHEMA),
+        ),
+        (
+            "column-missing",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time(ts.expr("gone * 2")).graph.description, SCHEMA),
+        ),
+        (
+            "expression-type",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time(ts.expr("k * 2")).graph.description, SCHEMA),
+        ),
+        ("span", lambda: ts.stream(event_time="t").shift_time(5)),  # type: ignore[arg-type]
         (
             "column-missing",
             lambda: bind_plan(ts.stream(event_time="t").shift_time("1 hour", end="gone").graph.description, SCHEMA),

@@ -29,6 +29,8 @@ OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "a result without a name": (lambda: BY_USER.count(), "give each result a name"),
     "a job that runs": (lambda: PER_HOUR.run([]), "standalone"),
     "a word that is near": (lambda: ts.session, "did you mean sessions"),
+    "panes of a join": (lambda: CLICKS.join(CLICKS, on="user", within=("0 s", "1 s")).having("n > 1"), r"\.where"),
+    "results of a join": (lambda: CLICKS.deduplicate("user").derive(double="n * 2"), r"\.with_columns"),
     "results of a merge": (lambda: ts.merge(a=CLICKS).aggregate(), "group_by"),
 }
 

@@ -113,6 +113,10 @@ ATTACHED: list[tuple[Any, str, str]] = [
     (ROWS.join_sessions(OTHERS, offsets=5, allowed_lateness=2), "offsets", "5"),
     (ROWS.deduplicate("id", within="1h"), "within", "1 hour"),
     (ROWS.shift_time("-1h"), "shift_time(by=)", "-1 hour"),
+    (ROWS.shift_time("delay", at_least="-1h"), "shift_time(by=)", "delay"),
+    (ROWS.shift_time(ts.col("a") - ts.col("b"), at_least="-1h"), "shift_time(by=)", 'expr("a - b")'),
+    (ROWS.shift_time(ts.col("a") - ts.col("b"), at_least="-1h"), "at_least", "-1 hour"),
+    (ROWS.shift_time(duration=ts.expr("n * 2"), end="u"), "duration", 'expr("n * 2")'),
     (
         ts.merge(a=ROWS, b=ROWS).sharing("x").group_by("k").window(ts.sessions("1m")).aggregate(n=agg.count()),
         "sharing",

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.children.shown import numbers, shown_sums
 from tests.helpers import evidence
+from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.forked import Forked
 from tests.helpers.process import forget
 from tests.twins.naive import Event, Setting
@@ -54,6 +55,7 @@ TRIGGERS: dict[str, Callable[[Any], Any]] = {
     "event time": lambda job: job.trigger(early=trigger.every_event_time("2 seconds")),
     "in order": lambda job: job.in_order(),
     "identity": lambda job: job.messages(),
+    "stored": lambda job: job.messages(retain="1 hour"),
     "retained": lambda job: job.retain_windows("1 hour"),
 }
 Judged = Callable[[dict[str, Any]], bool]
@@ -85,6 +87,13 @@ def job_of(window: str, mode: str, how: str = "usual", lateness: str = "6 second
     if window not in ("offsets", "counted"):
         job = job.allowed_lateness(lateness)
     return TRIGGERS[how](job.accumulation(mode))
+
+
+def read_again(mode: str, lateness: str = "6 seconds") -> Any:
+    """Windows with a list, which read their messages again where these are known."""
+    grouped = ts.stream(event_time="t", offset="at").group_by("k").window(WINDOWS["tumbling"])
+    results = grouped.aggregate(n=agg.count(), values=agg.list("v")).allowed_lateness(lateness)
+    return results.accumulation(mode).messages()
 
 
 def put_out(job: Any, batches: list[pa.Table]) -> Any:
@@ -297,7 +306,24 @@ def test_settings_replace_what_an_earlier_call_has_set() -> None:
             lambda: job_of("tumbling", "retracting").trigger(early=trigger.each_element()).having("n > 1"),
             "having-mode",
         ),
-        (lambda: job_of("tumbling", "retracting").messages(retain="1 hour").having("n > 1"), "having-mode"),
+        (lambda: read_again("accumulating", "0 seconds").having("n > 1"), "having-mode"),
+        (
+            lambda: (
+                read_again("retracting")
+                .trigger(on_time="never", early=trigger.each_batch(), closing="never")
+                .having("n > 1")
+            ),
+            "having-mode",
+        ),
+        (
+            lambda: (
+                read_again("retracting")
+                .trigger(when=trigger.repeatedly(trigger.after_count(2)), closing="never")
+                .having("n > 1")
+            ),
+            "having-mode",
+        ),
+        (lambda: job_of("tumbling", "accumulating").messages(retain="1 hour").having("n > 1"), "having-mode"),
         (lambda: job_of("tumbling", "retracting").having("n + 1"), "expression-type"),
         (lambda: job_of("tumbling", "retracting").having("v > 1"), "expression-name"),
         (lambda: job_of("tumbling", "retracting").derive(x="w + 1"), "expression-name"),
@@ -351,6 +377,29 @@ def test_the_history_of_a_window_says_where_it_is_hidden(tmp_path: Path) -> None
         (first + 2, "hidden: having n % 2 = 0"),
         (first + 3, "pane 1 late"),
     ]
+
+
+def test_the_command_says_which_windows_are_shown_and_where_one_is_hidden(tmp_path: Path) -> None:
+    job = job_of("tumbling", "retracting", lateness="1 hour").derive(double="n * 2").having("double = 4")
+    job.standalone(checkpoint=tmp_path).run(arriving([[(1, "a", 5), (20, "z", 1)], [(2, "a", 7)], [(3, "a", 7)]]))
+    forget()
+    windows = json_here("windows", tmp_path, "--json")
+    assert [(row["k"], row["n"], row["double"], row["shown"], row["panes"]) for row in windows] == [
+        ("a", 3, 6, False, 1),
+        ("z", 1, 2, False, 0),
+    ]
+    assert [[*row] for row in json_here("windows", tmp_path, "--value", "n", "--json")] == [
+        ["window_start", "window_end", "k", "n", "shown", "events", "panes"]
+    ] * 2
+    assert "shown" in tidestate_here("windows", tmp_path, columns=120).stdout
+    (history,) = json_here("history", tmp_path, "--key", "k=a", "--window", "1970-01-01T00:00:00Z", "--json")
+    hidden = [event for event in history["events"] if event["kind"] == "hidden"]
+    assert [(event["what"], event["values"]) for event in hidden] == [
+        ("hidden: having double = 4", {"n": 1, "total": 5}),
+        ("hidden: having double = 4", {"n": 3, "total": 19}),
+    ]
+    (got,) = json_here("window", tmp_path, "get", "--start", "1970-01-01T00:00:00Z", "--key", "k=a", "--json")
+    assert (got["n"], got["shown"]) == (3, False)
 
 
 def test_results_that_derived_columns_and_conditions_read_may_be_renamed(tmp_path: Path) -> None:

@@ -202,6 +202,19 @@ def test_what_no_operator_can_have_put_back(further: dict[str, int]) -> None:
     assert decode(encode(example(fed=4, fed_by_operator={"a": 5, "b": 7}))[0], "m")[0].fed_up_to("b") == 7
 
 
+@pytest.mark.parametrize(
+    "further",
+    [*({"a": {"x": last}} for last in (4, 8)), {"b": {"x": 5}}, {"a": {}}, {"a": {"": 5}}, {"": {"x": 5}}],
+    ids=repr,
+)
+def test_what_no_operator_can_have_put_back_by_reason(further: dict[str, dict[str, int]]) -> None:
+    """Checkpoint 7, of which all have put back the late rows up to 4, and b up to 5."""
+    data, _ = encode(example(fed=4, fed_by_operator={"b": 5}, fed_by_reason=further))
+    assert _outcome(data) is CorruptionError
+    read = decode(encode(example(fed=4, fed_by_operator={"b": 5}, fed_by_reason={"b": {"x": 6}}))[0], "m")[0]
+    assert [read.put_back_up_to("b", reason) for reason in "xy"] == [6, 5]
+
+
 @pytest.mark.parametrize("body", [b"{}", b'{"format":1}', b'{"format":"1"}', b"[]", b"1"], ids=repr)
 def test_a_whole_file_that_holds_no_manifest(body: bytes) -> None:
     data = b'{"checksum":"%s","manifest":%s}' % (checksum(body).encode(), body)

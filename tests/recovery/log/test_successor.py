@@ -128,6 +128,42 @@ def test_what_was_put_back_of_each(
     assert [manifest.fed_up_to(name) for name in ("a", "b")] == [before.get("a", 4), 4]
 
 
+@pytest.mark.parametrize(
+    ("before", "fed", "reasons", "expected"),
+    [
+        ({}, (4, {}), {}, {}),
+        ({}, (4, {}), {"a": "expectation"}, {"a": {"expectation": 7}}),
+        ({"a": {"very_late": 5}}, (4, {}), {}, {"a": {"very_late": 5}}),
+        ({"a": {"very_late": 5}}, (4, {}), {"a": "expectation"}, {"a": {"very_late": 5, "expectation": 7}}),
+        ({"a": {"very_late": 5}}, (4, {}), {"b": "very_late"}, {"a": {"very_late": 5}, "b": {"very_late": 7}}),
+        ({"a": {"very_late": 5}}, (4, {"a": 7}), {}, {}),
+        ({"a": {"very_late": 5}}, (4, {"a": 7}), {"b": "very_late"}, {"b": {"very_late": 7}}),
+        ({"a": {"very_late": 5, "expectation": 6}}, (5, {}), {}, {"a": {"expectation": 6}}),
+        ({"gone": {"very_late": 5}}, (7, {}), {}, {}),
+    ],
+    ids=repr,
+)
+def test_what_was_put_back_of_each_reason(
+    before: dict[str, dict[str, int]],
+    fed: tuple[int, dict[str, int]],
+    reasons: dict[str, str],
+    expected: dict[str, dict[str, int]],
+) -> None:
+    """In checkpoint 7, after which ``fed`` is what all reasons have reached."""
+    manifest = msgspec.structs.replace(HEAD.manifest, fed_by_reason=before)
+    assert manifest.fed_by_reason_after(*fed, reasons) == expected
+    assert manifest.put_back_up_to("a", "very_late") == before.get("a", {}).get("very_late", 4)
+    assert manifest.put_back_up_to("other", "very_late") == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reasons_that_differ_in_what_was_put_back_are_a_need_of_all_that_follows(kind: CheckpointKind) -> None:
+    head = Head(after("feed", fed_by_reason={"a": {"very_late": 5}}), "xxh3:more")
+    assert head.manifest.needs == ("fed-by-reason/1",)
+    made = after(kind, head)
+    assert (made.fed_by_reason, made.needs) == ({"a": {"very_late": 5}}, ("fed-by-reason/1",))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_operators_that_differ_in_what_was_put_back_are_a_need_of_all_that_follows(kind: CheckpointKind) -> None:
     head = Head(after("feed", fed_by_operator={"a": 5}), "xxh3:more")
