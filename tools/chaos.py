@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tidestate as ts
-from tidestate import agg
+from tidestate import agg, fn
 from tidestate.operators.chaos.faults import STORES, chosen_kinds
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
@@ -59,9 +59,34 @@ def pairs() -> ts.OperatorStream:
     return left.join(right, on="user", within=("-5 seconds", "5 seconds"), how="full", allowed_lateness="1 minute")
 
 
+def prepared() -> ts.OperatorStream:
+    """Filters, a local clock, expectations, and panes that are shown only sometimes."""
+    clicks = ts.stream(event_time="t", watermark_delay="30 seconds").where("cost <> 13")
+    clicks = clicks.with_columns(hour=fn.date_format("t", "yyyy-MM-dd HH", zone="Asia/Kathmandu"))
+    clicks = clicks.expect("not free", "cost > 2").expect("cheap", "cost < 90", otherwise="count")
+    per_minute = clicks.group_by("user", "hour").window(ts.tumbling("1 minute"))
+    job = per_minute.aggregate(
+        clicks=agg.count(), large=agg.count(where="cost > 50"), cost=agg.sum(ts.expr("cost * 2"))
+    )
+    job = job.derive(share="large / clicks").having("clicks >= 2").named("prepared")
+    return job.allowed_lateness("2 minutes", ledger_columns="cost").accumulation("retracting")
+
+
+def outputs() -> ts.OutputsJob:
+    """Three outputs, of which one reads another."""
+    clicks = ts.stream(event_time="t", watermark_delay="10 seconds")
+    per_user = clicks.group_by("user").window(ts.tumbling("20 seconds"))
+    first = per_user.aggregate(clicks=agg.count(), most=agg.max("cost")).named("per_user")
+    first = first.allowed_lateness("1 minute").accumulation("retracting")
+    second = first.group_by().window(ts.tumbling("2 minutes")).aggregate(most=agg.max("most"), users=agg.count())
+    second = second.allowed_lateness("2 minutes").accumulation("retracting").named("of_users")
+    third = clicks.group_by().window(ts.tumbling("1 minute")).aggregate(cost=agg.sum("cost")).named("of_all")
+    return ts.job(first, second, third.allowed_lateness("1 minute").accumulation("retracting"))
+
+
 RIGHT = {
     f"{EXAMPLE}:clicks": "windows, and a sink",
-    **{f"tools.chaos:{one.__name__}": one.__doc__ for one in (sessions, two, pairs)},
+    **{f"tools.chaos:{one.__name__}": one.__doc__ for one in (sessions, two, pairs, prepared, outputs)},
 }
 
 

@@ -31,12 +31,21 @@ from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.zones.installed import installed_rules
+from tidestate.operators.zones.rules import KeptRules, ZoneRules
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
 
-def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema]) -> Graph:
-    """Check ``description`` against the schemas of its streams, by name where there are several.
+def no_kept_rules(_name: str) -> ZoneRules | None:
+    """There is no checkpoint with rules of zones."""
+    return None
+
+
+def bind_graph(
+    description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema], fallback: KeptRules = no_kept_rules
+) -> Graph:
+    """Check ``description`` against the schemas of its streams, by name where there are several. A zone that this
+    host does not know has the rules of ``fallback``.
 
     Raises `UsageError`; nothing has happened then.
     """
@@ -44,7 +53,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
         schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
         _check_followed(description, set())
         return single_operator(
-            bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description))
+            bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description, fallback))
         )
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
@@ -66,7 +75,8 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             _check_signed(operator)
         for name in origins:
             _check_edges(operator, nodes[name].plan if name in nodes else None)
-        plan = following(bind_plan(operator, schema, signed=signed, zones=installed_zones(operator)), description)
+        zones = installed_zones(operator, fallback)
+        plan = following(bind_plan(operator, schema, signed=signed, zones=zones), description)
         node = _node(operator, plan, origins, nodes)
         for feed in node.feeds:
             if feed.origin in nodes:
@@ -81,9 +91,21 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     return graph
 
 
-def installed_zones(description: Runnable) -> Zones:
-    """The rules that a start takes from this installation, of the zones that are named. Raises `UsageError`."""
-    return {name: installed_rules(name) for name in sorted(zones_named(description))}
+def installed_zones(description: Runnable, fallback: KeptRules = no_kept_rules) -> Zones:
+    """The rules that a start takes from this installation, of the zones that are named; those of
+    ``fallback`` of one that it does not know. Raises `UsageError`.
+    """
+    return {name: _rules(name, fallback) for name in sorted(zones_named(description))}
+
+
+def _rules(name: str, fallback: KeptRules) -> ZoneRules:
+    try:
+        return installed_rules(name)
+    except UsageError:
+        # The job has begun where the zone was known: what its state was computed by is all that it needs.
+        if (rules := fallback(name)) is None:
+            raise
+        return rules
 
 
 def _check_orders(graph: Graph) -> None:

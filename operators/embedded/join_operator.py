@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.bind.graph import installed_zones
+from tidestate.operators.bind.graph import installed_zones, no_kept_rules
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runs import PENDING_LIMIT, JobHook
@@ -31,6 +31,7 @@ from tidestate.operators.embedded.queries import (
     side_windows,
 )
 from tidestate.operators.engine.job import no_job_hook
+from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.joins.edits import (
     SideSpan,
     check_side,
@@ -47,6 +48,7 @@ from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.stored_windows import partitions_of
+from tidestate.operators.zones.rules import KeptRules
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
@@ -90,7 +92,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         pending_limit: int | None = PENDING_LIMIT,
     ) -> None:
         self._joined, self._time_zone = description, time_zone
-        plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
+        sides = plain_schema(left, time_zone), plain_schema(right, time_zone)
+        plan = bind_join_operator(description, *sides, kept_rules(checkpoint, policy))
         super().__init__(plan, checkpoint, store, policy, hook, partitions, retain, metrics, pending_limit)
 
     @checked
@@ -261,10 +264,12 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         return _opened(self._plan, context, max_event_us)
 
 
-def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
+def bind_join_operator(
+    description: Join | SessionJoin, left: pa.Schema, right: pa.Schema, fallback: KeptRules = no_kept_rules
+) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
     known = isinstance(description, Join | SessionJoin)
-    zones = installed_zones(description)
+    zones = installed_zones(description, fallback)
     plan = bind_plan(description, description.schema(left, right), zones=zones) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
         raise UsageError(

@@ -26,6 +26,7 @@ from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
 from tidestate.operators.embedded.operator import EmbeddedOperator
 from tidestate.operators.embedded.queries import latest_start, message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
+from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.classify import Classified, classify, conform
 from tidestate.operators.plan.transition import Transition
@@ -94,7 +95,8 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         description = _with_messages(description, origin, offset, retention, layout, equal)
         self._merged = description if isinstance(description, Merge) else None
         schema = _input_schema(description, schema, time_zone)
-        schema, zones = schema_with_fields(schema, input_columns(description, ())), installed_zones(description)
+        schema = schema_with_fields(schema, input_columns(description, ()))
+        zones = installed_zones(description, kept_rules(checkpoint, policy))
         plan = of_type(bind_plan(description, schema, zones=zones), MessagePlan)
         if plan.input.stages is not None and plan.input.watermarks.filters_rows:
             raise UsageError(

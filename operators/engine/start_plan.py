@@ -17,8 +17,10 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
 from tidestate.operators.engine.job import Runner, check_runner, drained_error, runner_note, runner_of
+from tidestate.operators.engine.kept_zones import unknown_zone_line
 from tidestate.operators.engine.rebuild import check_replay
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.zones.rules import KeptRules, ZoneRules
 from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
 from tidestate.recovery.log.manifest import Manifest
@@ -68,7 +70,8 @@ def plan_start(
         check_runner(head, "standalone" if runner is None and by_hand else runner)
     except IncompatibleError as error:
         return StartPlan(public_url(where), number, refusals=(StartRefusal.of(error),), notes=tuple(notes))
-    graph = _bound(description, head, columns)
+    graph, lacking_zones = _bound(description, head, columns)
+    notes += map(unknown_zone_line, lacking_zones)
     comparison = compare_graph(graph, head, policy.dropped)
     errors = [
         *_of_sinks(graph, fit_sinks),
@@ -143,12 +146,24 @@ def _newest(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, in
     return (None, None, []) if head is None else (head.manifest, head.manifest.id, [])
 
 
-def _bound(description: Runnable, head: Manifest, schema: Schemas | None) -> Graph:
+def _bound(description: Runnable, head: Manifest, schema: Schemas | None) -> tuple[Graph, Sequence[str]]:
+    """The graph, and the zones that this installation does not know: they have the rules of ``head``."""
+    stored_rules, lacking_zones = zones_of_job(head.operators, head.operators), dict[str, None]()
+
+    def fallback(name: str) -> ZoneRules | None:
+        if name in stored_rules:
+            lacking_zones[name] = None
+        return stored_rules.get(name)
+
+    return _graph_for(description, head, schema, fallback), list(lacking_zones)
+
+
+def _graph_for(description: Runnable, head: Manifest, schema: Schemas | None, fallback: KeptRules) -> Graph:
     if schema is not None:
-        return bind_graph(description, schema)
+        return bind_graph(description, schema, fallback)
     columns = schemas_of_streams(description, head)
     try:
-        return bind_graph(description, columns)
+        return bind_graph(description, columns, fallback)
     except UsageError as error:
         streams = [columns] if isinstance(columns, pa.Schema) else list(columns.values())
         # Of a column that another operator lacks a schema would not help.

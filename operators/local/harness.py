@@ -24,6 +24,7 @@ from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.emitted import emitted_outputs
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.tasks import Batches, InProcess
@@ -237,7 +238,7 @@ class Harness(Generic[Panes]):
         return tables
 
     def _begin(self, policy: Policy) -> Job:
-        graph = bind_graph(self.description, self._schema)
+        graph = bind_graph(self.description, self._schema, kept_rules(self._folder, policy))
         self._sinks.fit(emitted_outputs(graph))
         job = Job.begin(
             graph,

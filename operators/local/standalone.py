@@ -33,6 +33,7 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_outputs
 from tidestate.operators.engine.job import Job, Position, Runner, check_runner, no_job_hook
+from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.rebuild import needs_side_run
 from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.operators.engine.replay_start import NOT_READ_AGAIN, rebuilt
@@ -401,7 +402,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         """Begin, or go on. With ``spark_sources`` the input has Spark's positions, of so many sources."""
         runner: Runner = "standalone" if spark_sources is None else "spark"
         if self._driver is None:
-            graph = self._described = bind_graph(self.description, schemas)
+            fallback = kept_rules(self._root, self._policy)
+            graph = self._described = bind_graph(self.description, schemas, fallback)
             self.fit_sinks(graph)
             checkpoint = Checkpoint.open_or_create(self._root)
             positions = None if spark_sources is None else SparkPositions(checkpoint, spark_sources, self._hook)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.stored_description import zones_of_job
 from tidestate.operators.bind.stored_streams import schemas_of_streams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.driver import Driver
@@ -105,7 +106,8 @@ class ReprocessPlan(RootPlan):
         # Without sinks nothing is acknowledged: the next start of the job delivers the panes that this makes.
         checkpoint = self.checkpoint
         checkpoint.check_unmoved(self.head.id)
-        graph = bind_graph(self.job, schemas_of_streams(self.job, self.head))
+        fallback = zones_of_job(self.head.operators, self.head.operators).get
+        graph = bind_graph(self.job, schemas_of_streams(self.job, self.head), fallback)
         job = Job.begin(
             graph, checkpoint, Parquet(), partitions=None, may_change=True, policy=Policy(second="refuse")
         )

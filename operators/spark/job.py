@@ -18,6 +18,7 @@ from tidestate.operators.describe.spark_trigger import spark_trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.engine.tasks import Transport
@@ -97,7 +98,8 @@ class JobOnSpark(StreamJob, SparkJob):
     def start(self) -> DurableQuery:
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        graph = bind_graph(self.description, read_schemas(self.description, self.stream))
+        fallback = kept_rules(self.checkpoint, self.policy)
+        graph = bind_graph(self.description, read_schemas(self.description, self.stream), fallback)
         self.fit_sinks(graph)
         replays = self.policy.messages == "replay"
         if replays:
@@ -176,7 +178,8 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     streams = {} if list(frames) == [""] else frames
     stream = stream_of(values["description"], streams) if streams else frames[""]
     job = JobOnSpark(stream=stream, streams=streams, **values)
-    graph = bind_graph(job.description, read_schemas(job.description, job.stream))
+    fallback = kept_rules(job.checkpoint, job.policy)
+    graph = bind_graph(job.description, read_schemas(job.description, job.stream), fallback)
     job.fit_sinks(graph)
     scans = BatchScans(job.stream, job.platform, job.checkpoint, job.store.budget_bytes, NO_PLAN)
     query = job.take_over(graph, settings.sources, scans, QueryInServer)

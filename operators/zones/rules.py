@@ -18,8 +18,10 @@ from __future__ import annotations
 import re
 import zlib
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -103,6 +105,10 @@ class ZoneRules:
         rows["start"][1:] = self.starts[1:] // _SECOND_US
         rows["offset"] = self.offsets // _SECOND_US
         return b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii")
+
+
+KeptRules: TypeAlias = Callable[[str], ZoneRules | None]
+"""The rules that a checkpoint has of a zone, by its name; it is called for a zone that this host does not know."""
 
 
 def rules_of(name: str, starts_s: Numbers, offsets_s: Numbers) -> ZoneRules:

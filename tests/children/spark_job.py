@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
-from tidestate import Aggregation, JoinedStream, OperatorStream, agg
+from tidestate import Aggregation, JoinedStream, OperatorStream, OutputsJob, agg, fn
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Memory, Parquet, RocksDB
 from tools.java import brief_options, local_session
@@ -32,14 +32,37 @@ FLIGHTS = ts.stream("flights", event_time="scheduled")
 WEATHER = ts.stream("weather", event_time="time_hour")
 
 
-def departures() -> Aggregation:
-    """Flights per airline and airport by hour, then per airline by day: another key, the same batch."""
+def _hours_and_days() -> tuple[Aggregation, Aggregation]:
     per_hour = FLIGHTS.group_by("origin", "carrier").window(ts.tumbling("1 hour"))
     hours = per_hour.aggregate(flights=agg.count(), worst=agg.max("dep_delay")).named("per_hour")
     hours = hours.allowed_lateness("6 hours", ledger_columns="flight_id").accumulation("retracting")
     per_day = hours.group_by("carrier").window(ts.tumbling("1 day"))
     days = per_day.aggregate(hours=agg.count(), flights=agg.sum("flights"), worst=agg.max("worst")).named("per_day")
-    return days.allowed_lateness("12 hours").accumulation("retracting")
+    return hours, days.allowed_lateness("12 hours").accumulation("retracting")
+
+
+def departures() -> Aggregation:
+    """Flights per airline and airport by hour, then per airline by day: another key, the same batch."""
+    return _hours_and_days()[1]
+
+
+def both() -> OutputsJob:
+    """The same, with the panes of hours as an output too."""
+    return ts.job(*_hours_and_days())
+
+
+def prepared() -> Aggregation:
+    """Flights by airline and local day from two airports: those that left far too early are in the ledger, and days
+    with one or two are not shown.
+    """
+    flights = FLIGHTS.where("origin <> 'LGA'").with_columns(day=fn.to_date("scheduled", zone="America/New_York"))
+    flights = flights.expect("not early", "dep_delay > -12").expect("short", "dep_delay < 60", otherwise="count")
+    per_day = flights.group_by("carrier", "day").window(ts.tumbling("1 day"))
+    counted = per_day.aggregate(
+        flights=agg.count(), delayed=agg.count(where="dep_delay > 0"), delay=agg.sum(ts.expr("dep_delay * 60"))
+    )
+    counted = counted.derive(share="delayed / flights").having("flights >= 3").named("prepared")
+    return counted.allowed_lateness("6 hours", ledger_columns="flight_id").accumulation("retracting")
 
 
 def in_weather() -> JoinedStream:
@@ -64,11 +87,13 @@ def by_carrier() -> Aggregation:
     )
 
 
-JOBS: dict[str, Callable[[], OperatorStream]] = {
+JOBS: dict[str, Callable[[], OperatorStream | OutputsJob]] = {
     "chain": departures,
     "join": in_weather,
     "merge": hourly,
     "again": by_carrier,
+    "prepared": prepared,
+    "outputs": both,
 }
 LOCAL = {"spark.master": "local[2, 4]"}
 """A task that lost its Python worker is tried again, as it is on a cluster."""

@@ -14,7 +14,7 @@ from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.manifest import Manifest, OperatorState, operator_of_file
 
 Outcome: TypeAlias = dict[str, list[str]]
 """What it is, line by line."""
@@ -59,7 +59,11 @@ def _output(checkpoint: Checkpoint) -> Outcome:
     """A line for each checkpoint that has some."""
     found: Outcome = {"panes": [], "late": []}
     for output in checkpoint.outputs():
-        for kind, refs in (*(("panes", refs) for refs in output.emitted.values()), ("late", output.late)):
+        ledgers = dict.fromkeys(operator_of_file(ref) for ref in output.late)
+        for kind, refs in (
+            *(("panes", refs) for refs in output.emitted.values()),
+            *(("late", output.late_of(name)) for name in ledgers),
+        ):
             if refs:
                 rows = pa.concat_tables(as_written(checkpoint, refs))
                 found[kind].append(repr(in_order(rows)))

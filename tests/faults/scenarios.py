@@ -10,13 +10,14 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import tidestate as ts
-from tests.faults.world import SECOND, World, done_already
+from tests.faults.world import SECOND, World, WrongAnswerError, done_already
 from tests.helpers import join_operator_messages as pairs
 from tests.helpers import operator_messages as singles
 from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
-from tidestate import agg, trigger, watermark
+from tidestate import agg, fn, trigger, watermark
 from tidestate.operators import (
     Harness,
     Policy,
@@ -28,11 +29,13 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
 Step = Callable[[World], None]
 BATCHES = 6
+POISONED = 3
+"""The batch, from 0, that has a row which fails it."""
 DAY_US = 24 * 3_600_000_000
 
 
@@ -142,6 +145,11 @@ OWN_KINDS: dict[str, Kind] = {
         )
     ),
     "outputs": Kind(lambda: _outputs()),
+    "outputs of messages": Kind(lambda: _outputs_of_messages()),
+    # Names of one length, so that they have the same events.
+    "expected": Kind(lambda: _prepared("v > -20")),
+    "loosened": Kind(lambda: _prepared("v >= -50")),
+    "poisoned": Kind(lambda: _prepared("v > -20", poison=f"o <> {1000 * POISONED + 8}")),
     "origins": Kind(
         lambda: (
             _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
@@ -170,6 +178,31 @@ def _outputs() -> ts.OutputsJob:
     return ts.job(by_key, together.allowed_lateness("30 seconds").accumulation("retracting").named("together"))
 
 
+def _outputs_of_messages() -> ts.OutputsJob:
+    """Two operators that keep the messages of one stream."""
+    events = ts.stream(event_time="t", watermark_delay="5 seconds")
+    by_key = events.group_by("k").window(ts.sliding("20 seconds", "10 seconds"))
+    listed = by_key.aggregate(n=agg.count(), all=agg.list("v")).named("by_key")
+    summed = events.group_by().window(ts.tumbling("10 seconds")).aggregate(s=agg.sum("v")).named("of_all")
+    late = (one.allowed_lateness("30 seconds").accumulation("retracting").messages("o") for one in (listed, summed))
+    return ts.job(*late)
+
+
+def _prepared(plausible: str, poison: str | None = None) -> Any:
+    """Windows of rows that are filtered, computed by the clock of a zone and judged, of which some are shown. None is
+    too late, so nothing else is in the ledger.
+    """
+    clock = fn.date_format("t", "HH:mm", zone="Africa/Monrovia")
+    rows = ts.stream(event_time="t", watermark_delay="5 seconds").where("n <> 0").with_columns(minute=clock)
+    rows = rows.expect("plausible", plausible).expect("small", "v < 40", otherwise="count")
+    if poison is not None:
+        rows = rows.expect("no poison", poison, otherwise="fail")
+    windows = rows.group_by("k", "minute").window(ts.tumbling("10 seconds"))
+    made = windows.aggregate(n=agg.count(), s=agg.sum(ts.expr("v * 2")), up=agg.count(where="v > 0"))
+    made = made.derive(share="up / n").having("n >= 2").named("job")
+    return made.allowed_lateness("10 minutes", ledger_columns="o").accumulation("retracting")
+
+
 def fed(
     kind: str, until: int, root: str = "root", *, first: int = 0, drain: bool = False, policy: Policy | None = None
 ) -> Step:
@@ -189,6 +222,20 @@ def bootstrapped(kind: str, until: int) -> Step:
         runner = world.standalone(ALL_KINDS[kind].make())
         if not runner.begun:
             runner.bootstrap(batches(kind)[:until])
+
+    return step
+
+
+def failed(kind: str, until: int) -> Step:
+    """The same, until one of them fails an expectation: what was before it is there, and nothing of it."""
+
+    def step(world: World) -> None:
+        runner = world.standalone(ALL_KINDS[kind].make())
+        with pytest.raises(UsageError, match="nothing of it was published"):
+            runner.run(world.timed(batches(kind)[:until]))
+        newest = world.checkpoint().newest()
+        if newest is None or newest.manifest.input is None or newest.manifest.input.batches != POISONED:
+            raise WrongAnswerError(f"the input was not taken up to the batch that fails: {newest}")
 
     return step
 
@@ -413,6 +460,22 @@ SCENARIOS: dict[str, Scenario] = {
     "replay": Scenario(
         (fed("messages", 4), lost, fed("messages", BATCHES, policy=ts.Policy(messages="replay"), drain=True))
     ),
+    "replay of outputs": Scenario(
+        (
+            fed("outputs of messages", 4),
+            lost,
+            fed("outputs of messages", BATCHES, policy=ts.Policy(messages="replay"), drain=True),
+        )
+    ),
+    "prepared": _plain("expected", drain=True),
+    "expectations": Scenario(
+        (
+            failed("poisoned", BATCHES),
+            fed("expected", 5),
+            fed_back("loosened", 5, "expectation"),
+            fed("loosened", BATCHES, drain=True),
+        )
+    ),
 }
 SIMILAR = (
     "tumbling",
@@ -434,6 +497,7 @@ SIMILAR = (
     "rescale",
     "fork",
     "gc",
+    "prepared",
 )
 """Of the long form: they commit as another one does, and differ in what is in their tables, which the twins compare
 after restarts in every run. Bootstrap, rewind, rescale, fork and gc are steps of ``everything``; a join by distance

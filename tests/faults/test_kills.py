@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children.spark_job import JOBS
 from tests.faults.kills import (
     COLLECTED,
     EXECUTOR,
@@ -34,6 +35,8 @@ ROUNDS = [
     plan_of("chain", "rocksdb", WORKER, STOPPED),
     plan_of("again", "memory", COLLECTED, PYTHON, EXECUTOR),
     plan_of("join", "parquet", JAVA, SECOND),
+    plan_of("prepared", "parquet", PYTHON, STOPPED),
+    plan_of("outputs", "rocksdb", JAVA, WORKER),
 ]
 
 
@@ -52,7 +55,7 @@ def test_a_seed_is_a_plan() -> None:
     plans = [planned(str(seed)) for seed in range(40)]
     assert plans == [planned(str(seed)) for seed in range(40)]
     assert {one.kind for plan in plans for one in plan.disturbances} == set(KINDS)
-    assert {plan.job for plan in plans} == {"chain", "join", "merge", "again"}
+    assert {plan.job for plan in plans} == set(JOBS)
 
 
 def test_the_figures_count_what_was_done() -> None:

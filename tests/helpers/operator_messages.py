@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -72,7 +72,10 @@ def operator(job: Aggregation, root: Path, store: StoreConfig, **more: Any) -> W
     )
 
 
-def plain(panes: pa.Table) -> list[tuple[Any, ...]]:
+def plain(panes: pa.Table | Mapping[str, pa.Table]) -> list[tuple[Any, ...]]:
+    """Rows; of several outputs each begins with the name of its own."""
+    if isinstance(panes, Mapping):
+        return [(name, *row) for name, table in panes.items() for row in plain(table)]
     return [tuple(row.values()) for row in panes.to_pylist()]
 
 

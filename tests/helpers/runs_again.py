@@ -172,6 +172,14 @@ def windows(name: str, seed: int, mode: str = "retracting") -> Input:
         first = description(WINDOWS["tumbling"], "accumulating", allowed=0).named("first")
         job = first.group_by("k").window(ts.tumbling("12 seconds")).aggregate(n=agg.list("n"))
         job = job.messages(identity=("total", "n")).named("last")
+    elif name == "outputs":
+        events = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k")
+        counted = events.window(WINDOWS["tumbling"]).aggregate(n=agg.count(), total=agg.sum("v")).named("first")
+        first = counted.allowed_lateness("0 seconds")
+        last = first.group_by("k").window(ts.tumbling("12 seconds")).aggregate(n=agg.list("n"))
+        beside = events.window(WINDOWS["sliding"]).aggregate(n=agg.count(), total=agg.sum("v")).named("beside")
+        beside = beside.allowed_lateness("20 seconds").accumulation(mode).messages(identity=identity)
+        job = ts.job(first, beside, last.messages(identity=("total", "n")).named("last"))
     batches = [table(batch) for batch in stream(seed, batches=8, size=7)]
     if name == "lifetimes":
         ends = [pc.add(one["t"].cast("int64"), pc.multiply(pc.abs(one["v"]), SECOND)).cast(TIME) for one in batches]

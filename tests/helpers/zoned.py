@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import zoneinfo
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import TZPATH, ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +105,34 @@ def installation(rules: Callable[[str], ZoneRules]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidestate.operators.bind.graph.installed_rules", rules)
         yield
+
+
+def zone_file(name: str) -> bytes:
+    """The file of a zone that ``zoneinfo`` reads."""
+    paths = [path for folder in TZPATH if (path := Path(folder, name)).is_file()]
+    return (paths[0] if paths else files("tzdata").joinpath("zoneinfo", *name.split("/"))).read_bytes()
+
+
+@contextmanager
+def host_without_zones(folder: Path) -> Iterator[None]:
+    """A host that knows UTC alone, from this new folder: no tzdata of the system, and no package."""
+    folder.mkdir()
+    (folder / "UTC").write_bytes(zone_file("UTC"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("tzdata", *(name for name in sys.modules if name.startswith("tzdata."))):
+            patch.setitem(sys.modules, name, None)
+        try:
+            _look_up_zones_in([str(folder)])
+            yield
+        finally:
+            _look_up_zones_in(None)
+
+
+def _look_up_zones_in(folders: Sequence[str] | None) -> None:
+    """What was read before is forgotten; None: the folders of the system."""
+    zoneinfo.reset_tzpath(to=folders)
+    ZoneInfo.clear_cache()
+    installed_rules.cache_clear()
 
 
 def without_tzdata(name: str) -> ZoneRules:

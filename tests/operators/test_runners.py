@@ -63,11 +63,14 @@ Experiment = Callable[[type[Runner], Path], None]
 
 
 class Row(NamedTuple):
-    """What tries a row: an experiment for the runners without Spark, those that are refused, and tests on Spark."""
+    """What tries a row: an experiment for the runners without Spark, those that are refused, and tests on Spark;
+    ``connect``: the one that every run has on Spark Connect, if that is another one.
+    """
 
     here: Experiment
     spark: str
     refused: dict[str, Experiment] = {}
+    connect: str = ""
 
 
 def windows(runner: type[Runner], tmp: Path) -> None:
@@ -483,7 +486,11 @@ TABLE: dict[str, Row] = {
         failing, "test_expectations.py::test_a_batch_that_fails_stops_the_query", {"by hand": no_failing}
     ),
     "rows left out": Row(computed, "test_compute.py::test_whoever_reads_the_rows"),
-    "days and hours": Row(local_hours, "test_compute.py::test_tasks_go_by_the_rules_of_the_start"),
+    "days and hours": Row(
+        local_hours,
+        "test_compute.py::test_tasks_go_by_the_rules_of_the_start",
+        connect="test_compute.py::test_local_days_are_those_of_the_standalone_runner",
+    ),
     "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
     "quiet and idle": Row(
         quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"
@@ -559,6 +566,14 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
         assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
     assert ELSEWHERE.keys() <= TABLE.keys()
     assert all(not cells["Spark"].startswith("no") for cells in rows.values())
+
+
+def test_what_holds_on_spark_connect_is_tried_there_in_every_run() -> None:
+    lines = (ROOT / "tests" / "connect_in_ci.txt").read_text().splitlines()
+    tried = {line.partition("[")[0].removeprefix("tests/spark/") for line in lines}
+    named = {row for row in TABLE if "also on Spark Connect" in cell(row, "Spark")}
+    assert {row for row in named if (TABLE[row].connect or TABLE[row].spark) not in tried} == set()
+    assert len(named) > 6
 
 
 def test_every_verb_of_the_command_is_tried() -> None:

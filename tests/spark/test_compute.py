@@ -13,10 +13,12 @@ import tidestate as ts
 from tests.children.computed import ORDER_FIELDS, computed_sums, orders
 from tests.helpers import evidence
 from tests.helpers.process import REMOTE
+from tests.helpers.runners import panes
 from tests.helpers.spark_inputs import write
-from tests.helpers.zoned import changed_rules, installation, local_days, zoned_rows
+from tests.helpers.zoned import SPRING, changed_rules, installation, local_days, without_tzdata, zoned_rows
 from tidestate import agg, col
 from tidestate.operators.streams.running import SHORTCUTS
+from tidestate.operators.zones.installed import installed_rules
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
@@ -100,3 +102,29 @@ def test_tasks_go_by_the_rules_of_the_start(spark: SparkSession, tmp_path: Path)
         query.stop(drain=True)
         local_days("Asia/Kathmandu").standalone(checkpoint=tmp_path / "alone").run(batches, drain=True)
     assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone") != []
+
+
+def test_local_days_are_those_of_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
+    """Columns, expectations, aggregates and panes by the clock of a zone, over a change of it, with a start in
+    between; and readers by the rules in the manifest.
+    """
+    times = [range(SPRING - 40_000 + 7 * number, SPRING + 50_000, 5_000) for number in range(3)]
+    batches = [zoned_rows([(second, 1) for second in seconds]) for seconds in times]
+    frame = spark.readStream.schema("t timestamp, v long").option("maxFilesPerTrigger", 1)
+    for first, end in ((0, 2), (2, 3)):
+        for number in range(first, end):
+            write(tmp_path / "in", number, batches[number])
+        job = local_days("Europe/Berlin").on_spark(
+            frame.parquet(str(tmp_path / "in")), checkpoint=tmp_path / "root", partitions=2
+        )
+        query = job.start()
+        query.processAllAvailable()
+        query.stop(drain=end == 3)
+    local_days("Europe/Berlin").standalone(checkpoint=tmp_path / "alone").run(batches, drain=True)
+    assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone") != []
+    head = Checkpoint.open(tmp_path / "root").newest()
+    assert head is not None
+    assert head.manifest.operators["days"].zones == {"Europe/Berlin": installed_rules("Europe/Berlin").text}
+    with installation(without_tzdata):
+        found, alone = (sorted(map(repr, panes(tmp_path / name))) for name in ("root", "alone"))
+    assert found == alone

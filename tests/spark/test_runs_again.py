@@ -37,8 +37,8 @@ def ran(job: Any, streams: Any, root: Path) -> None:
     running.stop()
 
 
-def panes_of(root: Path) -> list[tuple[Any, ...]]:
-    return sorted((row for rows in output(root, "panes").values() for row in rows), key=repr)
+def panes_of(root: Path, operator: str | None = None) -> list[tuple[Any, ...]]:
+    return sorted((row for rows in output(root, "panes", operator).values() for row in rows), key=repr)
 
 
 def test_counted_windows_run_their_files_again(
@@ -119,3 +119,28 @@ def test_a_join_in_hopping_windows_runs_both_sides_again(
     whole = job.standalone(checkpoint=tmp_path / "whole", partitions=2)
     assert panes_of(root) == sorted(plain(whole.run(batches)), key=repr)
     assert state_of(root) == state_of(tmp_path / "whole")
+
+
+def test_several_outputs_run_their_files_again(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One has messages of the stream, and another the panes of a third."""
+    caplog.set_level("INFO", "tidestate")
+    job, batches, *_ = windows("outputs", 3)
+    folder, root = tmp_path / "in", tmp_path / "root"
+    folder.mkdir()
+    files = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    for first, end in ((0, 4), (4, len(batches))):
+        for number in range(first, end):
+            write(folder, number, batches[number])
+        ran(job, files, root)
+        before = state_of(root)
+        if end == 4:
+            assert lose(root)
+            ran(job, files, root)
+            assert "all messages are back" in caplog.text
+            assert state_of(root) == before
+    job.standalone(checkpoint=tmp_path / "whole", partitions=2).run(batches)
+    assert before == state_of(tmp_path / "whole")
+    for name in ("first", "beside", "last"):
+        assert panes_of(root, name) == panes_of(tmp_path / "whole", name) != []

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.faults.simulation.jobs import Case, Expected, Rows, ids_of, net_of, rows_of, state_of
+from tests.faults.simulation.jobs import Case, Expected, Rows, ids_of, net_of, rows_of, rows_of_all, state_of
 from tests.faults.simulation.targets import Target
+from tests.faults.simulation.twin import Window
 from tidestate.operators import DeliveryId
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, number_in, state_files
+from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, number_in, panes_of, state_files
 from tidestate.recovery.log.manifest_file import decode
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.records import held_pins, newest_boundary, read_part, read_pins
@@ -35,25 +36,35 @@ if TYPE_CHECKING:
     from tests.faults.simulation.world import World
 
 STEPS = ("batch", "tick", "feed", "bootstrap")
+OF_OUTPUT = ".panes"
+"""What the run of a delivery ends with that has panes of an output, but for those of the last one."""
 LOOKS = 0.3
 """The share of commits after which the state is read."""
 
 
 @dataclass
 class Published:
-    """A manifest, and what it put out."""
+    """A manifest, and what it put out; ``panes`` by output."""
 
     manifest: Manifest
     checksum: str
-    panes: pa.Table | None
+    panes: dict[str, list[pa.Table]]
     late: dict[str, Rows]
     late_ids: Counter[int]
     abandoned_us: int | None = None
 
     @cached_property
     def pane_rows(self) -> Rows:
-        """The panes as rows."""
-        return Counter() if self.panes is None else rows_of(self.panes)
+        """The panes of all outputs as rows."""
+        return rows_of_all(table for tables in self.panes.values() for table in tables)
+
+    @cached_property
+    def due(self) -> dict[str, Rows]:
+        """What sinks of panes get, by the run under which it is delivered."""
+        *further, last = self.manifest.output_names
+        writer = self.manifest.writer
+        runs = {**{name: f"{writer}-{name}{OF_OUTPUT}" for name in further}, last: writer}
+        return {run: rows_of_all(self.panes[name]) for name, run in runs.items()}
 
 
 @dataclass
@@ -216,13 +227,15 @@ class Auditor:
                     "a manifest names a file that is not there", f"{site.name} {manifest.id}: {ref.path} {what}"
                 )
                 return None
-        panes = [self._table(site, ref) for ref in manifest.panes]
+        panes = {
+            name: [self._table(site, ref) for ref in panes_of(manifest.panes, name)] for name in manifest.output_names
+        }
         late = {
             name: [self._table(site, ref) for ref in ledger_of(manifest.late, name)] for name in manifest.operators
         }
         rows = {name: sum(map(rows_of, tables), Counter[str]()) for name, tables in late.items() if tables}
         ids = sum((ids_of(table) for tables in late.values() for table in tables), Counter[int]())
-        return Published(manifest, digest, pa.concat_tables(panes) if panes else None, rows, ids)
+        return Published(manifest, digest, panes, rows, ids)
 
     def _table(self, site: Site, ref: FileRef) -> pa.Table:
         return pq.read_table(pa.BufferReader(self._world.store.objects[self._full(site, ref)]))
@@ -274,6 +287,8 @@ class Auditor:
         where = f"{site.name} {made.id}, {made.kind} after {taken} batches"
         self._compare("panes are wrong", where, panes, one.pane_rows)
         self._compare("the ledger is wrong", where, late, sum(one.late.values(), Counter[str]()))
+        if steps and self.case.is_poisoned(taken) and _is_strict(made):
+            self._broken("a batch that was to fail is published", where)
         if steps and made.watermark_us != self.expected.marks[taken]:
             self._broken("the watermark is wrong", f"{where}: {made.watermark_us}, not {self.expected.marks[taken]}")
 
@@ -285,17 +300,16 @@ class Auditor:
     def _check_delivered(self, site: Site, one: Published) -> None:
         """What it says that sinks have, they have."""
         made = one.manifest
-        for kind, targets in (("panes", site.targets), ("late", site.late_targets)):
-            had = made.delivered.panes if kind == "panes" else made.delivered.late
+        for target in (*site.targets, *site.late_targets):
+            had = made.delivered.late if target.kind == "late" else made.delivered.up_to("panes", target.output)
             for before in site.line(made):
                 if before.manifest.id <= had:
-                    self._check_has(kind, targets, before, f"{site.name} {made.id} says that it has")
+                    self._check_has([target], before, f"{site.name} {made.id} says that it has")
 
-    def _check_has(self, kind: str, targets: list[Target], one: Published, why: str) -> None:
+    def _check_has(self, targets: list[Target], one: Published, why: str) -> None:
         made = one.manifest
-        due = {made.writer: one.pane_rows} if kind == "panes" else _by_run(one)
         for target in targets:
-            for run, rows in due.items():
+            for run, rows in _for_target(target, one).items():
                 found = target.rows.get((run, made.id), Counter())
                 if rows and found != rows:
                     lacks, more = list((rows - found).elements()), list((found - rows).elements())
@@ -312,7 +326,7 @@ class Auditor:
         if self.case.accounts and not site.bases:
             line = site.line(made)
             rejected = sum((other.late_ids for other in line), Counter[int]())
-            net = net_of(other.panes for other in line if other.panes is not None)
+            net = _net_of(line)
             standing = {event for events in net.values() for event in events}
             self._check_accounts(where, self.expected.ids[batches_of(made)], rejected, {*ids, *standing})
 
@@ -336,12 +350,12 @@ class Auditor:
     def delivered(self, target: Target, delivery: DeliveryId, rows: Rows, who: str, checked_us: int) -> None:
         """A sink is given rows."""
         site = self.sites[target.name.partition("/")[0]]
-        run, _, operator = delivery.run.partition("-")
-        one = site.of(run, delivery.checkpoint)
+        one = site.of(delivery.run.partition("-")[0], delivery.checkpoint)
         if one is None:
             self._broken("what is delivered was not published", f"{who}: {target.name} {delivery}")
             return
-        self._compare("other rows are delivered", f"{who}: {target.name} {delivery}", _of(one, operator), rows)
+        due = _for_target(target, one).get(delivery.run, Counter())
+        self._compare("other rows are delivered", f"{who}: {target.name} {delivery}", due, rows)
         if one.abandoned_us is not None and one.abandoned_us < checked_us:
             self._broken("what was abandoned is delivered", f"{who}: {target.name} {delivery}")
 
@@ -354,13 +368,12 @@ class Auditor:
                 return
             line = [one for one in site.line(head.manifest) if one.manifest.id > site.first or not site.bases]
             for one in line:
-                self._check_has("panes", site.targets, one, "in the end it has not")
-                self._check_has("late", site.late_targets, one, "in the end it has not")
+                self._check_has([*site.targets, *site.late_targets], one, "in the end it has not")
             report = verify(Checkpoint.open(site.url), read_percent=100)
             if report.worst is not None:
                 self._broken("a root is damaged in the end", f"{site.name}: {report.worst}")
-            if self.case.accounts and not site.bases:
-                net = net_of(one.panes for one in line if one.panes is not None)
+            if self.expected.net and not site.bases:
+                net = _net_of(line)
                 if net != self.expected.net:
                     self._broken("the windows that stand are wrong", f"{site.name}: {net}, not {self.expected.net}")
             for name, number in site.pins.items():
@@ -387,15 +400,28 @@ def batches_of(manifest: Manifest) -> int:
     return 0 if manifest.input is None else manifest.input.batches
 
 
+def _is_strict(manifest: Manifest) -> bool:
+    """Whether it was made by a job that fails for poison."""
+    stages = (stage for one in manifest.operators.values() for stage in one.configuration.get("stages", ()))
+    return any(stage.get("otherwise") == "fail" for stage in stages)
+
+
 def _gone(ref: FileRef, number: int, boundary: Boundary) -> bool:
     """Whether the output of a checkpoint was deleted by its age."""
     kind = ref.path.partition("/")[0]
     return (kind == "panes" and number <= boundary.panes_gone) or (kind == "late" and number <= boundary.late_gone)
 
 
-def _by_run(one: Published) -> dict[str, Rows]:
-    return {f"{one.manifest.writer}-{name}": rows for name, rows in one.late.items()}
+def _for_target(target: Target, one: Published) -> dict[str, Rows]:
+    """What a checkpoint has for a target, by run."""
+    if target.kind == "late":
+        return {f"{one.manifest.writer}-{name}": rows for name, rows in one.late.items()}
+    if not target.output:
+        return one.due
+    last = one.manifest.output_names[-1] == target.output
+    run = one.manifest.writer if last else f"{one.manifest.writer}-{target.output}{OF_OUTPUT}"
+    return {run: one.due[run]}
 
 
-def _of(one: Published, operator: str) -> Rows:
-    return one.late.get(operator, Counter()) if operator else one.pane_rows
+def _net_of(line: list[Published]) -> dict[Window, list[int]]:
+    return net_of(table for one in line for tables in one.panes.values() for table in tables)

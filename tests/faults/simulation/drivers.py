@@ -32,7 +32,8 @@ SECOND = 1_000_000
 @dataclass(frozen=True)
 class Start:
     """A driver that starts at a time: how it is set up. ``stops_after``: it is stopped after so many batches;
-    ``goes_back``: if the newest checkpoint were damaged, it would go back to an older one.
+    ``goes_back``: if the newest checkpoint were damaged, it would go back to an older one; ``strict``: batches with
+    poison fail, where the job knows any.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Start:
     retains: bool
     stops_after: int | None
     goes_back: bool = False
+    strict: bool = False
 
     def __str__(self) -> str:
         return f"driver {self.number} starts at {self.at_us:,} us"
@@ -76,16 +78,19 @@ class Source:
 
 def drive(world: World, site: Site, start: Start, *, to_the_end: bool = False) -> None:
     """Run the job as this process, and leave in one of the ways in which a driver may."""
-    job = world.auditor.case.description.standalone(
+    case = world.auditor.case
+    sinks = {name: [one for one in site.targets if one.output == name] for name in case.outputs}
+    description = case.strict if start.strict and case.strict is not None else case.description
+    job = description.standalone(
         checkpoint=site.url,
         store=STORES[start.store],
-        sink=site.targets,
+        sink=sinks or site.targets,
         late_sink=site.late_targets,
         partitions=world.chance.whole(1, 2, "partitions"),
         policy=Policy("refuse" if start.refuses else "takeover", "reset" if start.goes_back else "stop"),
         checkpoints=CheckpointRetention(newest=2, grace="0 seconds") if start.retains else None,
     )
-    source = Source(world, world.auditor.case.batches)
+    source = Source(world, case.batches)
     try:
         stream = job.stream(source if start.seeks else source.batches())
         for number, _ in enumerate(stream, 1):
@@ -102,7 +107,8 @@ def drive(world: World, site: Site, start: Start, *, to_the_end: bool = False) -
             raise
         ended = f"{error.code}: {error.message}"
     except UsageError as error:
-        if to_the_end or error.code not in ("running", "drained"):
+        fails = start.strict and error.code == "expectation"
+        if to_the_end or not (fails or error.code in ("running", "drained")):
             raise
         ended = error.code
     world.trace(world.scheduler.running(), "ends", site.name, ended)
@@ -123,6 +129,7 @@ def starts(world: World) -> list[Start]:
                 chance.share("retains", *place) < 0.25,
                 chance.whole(1, 4, "stops", *place) if chance.share("stopped", *place) < 0.3 else None,
                 chance.share("goes back", *place) < 0.2,
+                chance.share("strict", *place) < 0.5,
             )
         )
     return made

@@ -6,17 +6,17 @@ import logging
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
 import tidestate as ts
 from tests.faults.simulation.twin import Event, Twin, Window
-from tidestate import Aggregation, OperatorStream, Stream, agg
+from tidestate import Aggregation, OperatorStream, OutputsJob, Stream, agg, fn
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -30,14 +30,37 @@ VARIANTS = 12
 """Inputs of each job: what an undisturbed run makes of them is worked out once in a process."""
 
 
+ZONE, BEHIND_UTC_S = "Africa/Monrovia", 44 * 60 + 30
+"""A zone, and how far its clocks were behind in 1970: minutes do not begin where those of UTC do."""
+Described = OperatorStream | OutputsJob
+
+
 @dataclass(frozen=True)
 class Case:
-    """A job with an input. ``accounts``: the lists in its panes and state have the ids of its events."""
+    """A job with an input. ``accounts``: the lists in its panes and state have the ids of its events, but for those
+    that a filter has ``left_out``. ``strict``: the same job as drivers run it that fail for poison.
+    """
 
     name: str
-    description: OperatorStream
+    description: Described
     batches: tuple[pa.Table, ...]
     accounts: bool
+    left_out: Callable[[int], bool]
+    strict: Described | None = None
+
+    def is_poisoned(self, number: int) -> bool:
+        """Whether the batch of this number, from 1, fails under the strict description."""
+        return self.strict is not None and any(map(is_poison, ids_of(self.batches[number - 1])))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs, where there are several."""
+        return self.description.graph.outputs
+
+
+def is_poison(number: int) -> bool:
+    """Whether a strict driver must not publish what has the event of this id."""
+    return number % 11 == 10
 
 
 @dataclass
@@ -120,7 +143,9 @@ def case_of(name: str, variant: int, count: int | None = None) -> Case:
     chance = random.Random(f"{name}/{variant}")
     events = _events(chance, repeats=name == "deduplicated")[:count]
     made = _sides if name == "join" else table_of
-    return Case(name, DESCRIPTIONS[name], tuple(map(made, events)), name not in ("join", "chain"))
+    left_out = is_left_out if name == "prepared" else lambda _number: False
+    accounts = name not in ("join", "chain", "shown")
+    return Case(name, DESCRIPTIONS[name], tuple(map(made, events)), accounts, left_out, STRICT.get(name))
 
 
 def table_of(events: Iterable[Event]) -> pa.Table:
@@ -159,6 +184,56 @@ def _listing(window: Any, events: Stream | None = None) -> Aggregation:
     return described.allowed_lateness(f"{ALLOWED} s", ledger_columns="id").accumulation("retracting")
 
 
+def is_left_out(number: int) -> bool:
+    """Whether the filter of the prepared job leaves the event of this id out."""
+    return number % 7 == 2
+
+
+def is_missed(number: int) -> bool:
+    """Whether the event of this id misses the expectation of the prepared job, so that it is in the ledger."""
+    return number % 5 == 3
+
+
+def local_key(key: str, second: int) -> str:
+    """The key of the prepared job: with the hour and minute that clocks in its zone show."""
+    minutes = (second - BEHIND_UTC_S) // 60 % (24 * 60)
+    return f"{key} {minutes // 60:02}:{minutes % 60:02}"
+
+
+def _prepared() -> Aggregation:
+    """Filtered, computed by the clock of a zone, judged: what is expected is in the ledger, or counted."""
+    events = ts.stream(event_time="at", watermark_delay=f"{DELAY} s").where("id % 7 <> 2")
+    clock = fn.date_format("at", "HH:mm", zone=ZONE)
+    judged = events.with_columns(k=fn.concat("k", ts.lit(" "), clock)).expect("plausible", "id % 5 <> 3")
+    return _listing(ts.tumbling(f"{SIZE} s"), judged.expect("few", "id < 20", otherwise="count"))
+
+
+def _shown() -> Aggregation:
+    """Windows are shown from two events on, with a count of some rows and a share."""
+    events = ts.stream(event_time="at", watermark_delay=f"{DELAY} s").group_by("k").window(ts.tumbling(f"{SIZE} s"))
+    described = events.aggregate(
+        n=agg.count(), ids=agg.list("id"), odd=agg.count(where="id % 2 = 1"), total=agg.sum(ts.expr("id * 2"))
+    )
+    described = described.derive(share="odd / n").having("n >= 2 and total is not null")
+    return described.allowed_lateness(f"{ALLOWED} s", ledger_columns="id").accumulation("retracting")
+
+
+def _outputs() -> OutputsJob:
+    """By key; of the panes of that; and of all events, by an operator that reads the stream again."""
+    events = ts.stream(event_time="at", watermark_delay=f"{DELAY} s")
+    by_key = _listing(ts.tumbling(f"{SIZE} s"), events).named("by_key")
+    together = by_key.group_by().window(ts.tumbling("40 s")).aggregate(total=agg.sum("n"), keys=agg.count())
+    of_all = events.group_by().window(ts.tumbling("20 s")).aggregate(m=agg.count()).allowed_lateness(f"{ALLOWED} s")
+    together = together.accumulation("retracting").named("together")
+    return ts.job(by_key, together, of_all.accumulation("retracting").named("of_all"))
+
+
+def _poisoned(otherwise: Literal["count", "fail"]) -> Aggregation:
+    """Counted or not, the ledger has the same columns."""
+    events = ts.stream(event_time="at", watermark_delay=f"{DELAY} s")
+    return _listing(ts.tumbling(f"{SIZE} s"), events.expect("no poison", "id % 11 <> 10", otherwise=otherwise))
+
+
 JOINED = ts.stream(event_time="at", watermark_delay=f"{DELAY} s").join(
     ts.stream(event_time="at", watermark_delay=f"{DELAY} s"),
     on="k",
@@ -167,7 +242,7 @@ JOINED = ts.stream(event_time="at", watermark_delay=f"{DELAY} s").join(
     allowed_lateness="8 s",
 )
 ONCE = ts.stream(event_time="at", watermark_delay=f"{ALLOWED} s").deduplicate("id", within="90 s", name="once")
-DESCRIPTIONS: dict[str, OperatorStream] = {
+DESCRIPTIONS: dict[str, Described] = {
     "tumbling": _listing(ts.tumbling(f"{SIZE} s")),
     "sessions": _listing(ts.sessions(f"{GAP} s")),
     "deduplicated": _listing(ts.tumbling(f"{SIZE} s"), ONCE),
@@ -178,7 +253,13 @@ DESCRIPTIONS: dict[str, OperatorStream] = {
     .accumulation("retracting")
     .named("totals"),
     "join": JOINED,
+    "prepared": _prepared(),
+    "shown": _shown(),
+    "outputs": _outputs(),
+    "poisoned": _poisoned("count"),
 }
+STRICT: dict[str, Described] = {"poisoned": _poisoned("fail")}
+"""As some of the drivers run these jobs."""
 
 
 @cache
@@ -193,27 +274,41 @@ def expected_of(name: str, variant: int, count: int | None = None) -> Expected:
     job = case.description.standalone(checkpoint=root, late_sink=lambda rows, _id: late.append(rows))
     _add(found, Counter(), [], Counter(), None, Counter())
     for panes in job.stream(iter(case.batches)):
-        taken.append(panes)
+        taken += tables_of(panes)
         state, _ = state_of(Checkpoint.open(root), job.head)
-        ids = found.ids[-1] + ids_of(case.batches[len(found.panes) - 1])
-        _add(found, rows_of(panes), late, state, job.head.watermark_us, ids)
+        sent = ids_of(case.batches[len(found.panes) - 1])
+        ids = found.ids[-1] + Counter({one: times for one, times in sent.items() if not case.left_out(one)})
+        _add(found, rows_of_all(tables_of(panes)), late, state, job.head.watermark_us, ids)
         found.rejected.update(one for table in late for one in ids_of(table).elements())
         late.clear()
-    taken.append(job.drain())
-    found.drained = rows_of(taken[-1])
+    drained = tables_of(job.drain())
+    taken += drained
+    found.drained = rows_of_all(drained)
     MemoryFileSystem().rm(root, recursive=True)
     log.setLevel(level)
     assert not late, "the end of the input rejects nothing"
-    if case.accounts:
+    if case.accounts or name == "shown":
         found.net = net_of(taken)
         _check_twin(name, variant, count, found)
     return found
 
 
+def tables_of(panes: pa.Table | Mapping[str, pa.Table]) -> list[pa.Table]:
+    """What a runner returns of panes, by output where there are several, as tables."""
+    return list(panes.values()) if isinstance(panes, Mapping) else [panes]
+
+
+def rows_of_all(tables: Iterable[pa.Table]) -> Rows:
+    """The rows of several tables."""
+    return sum(map(rows_of, tables), Counter[str]())
+
+
 def net_of(panes: Iterable[pa.Table]) -> dict[Window, list[int]]:
-    """The windows that stand after all of these, with their ids."""
+    """The windows that stand after all of these, with their ids; panes without ids are those of other outputs."""
     stands: dict[Window, list[int]] = {}
     for table in panes:
+        if "ids" not in table.column_names:
+            continue
         names = ("window_start", "window_end", "k", "ids", "kind")
         for start, end, key, ids, kind in zip(*(_plain(table[name]) for name in names), strict=True):
             stands.pop((start, end, key), None)
@@ -225,7 +320,12 @@ def net_of(panes: Iterable[pa.Table]) -> dict[Window, list[int]]:
 def _check_twin(name: str, variant: int, count: int | None, found: Expected) -> None:
     twin = twin_of(name, variant, count)
     if twin is not None:
-        windows = {(start * SECOND, end * SECOND, key): ids for (start, end, key), ids in twin.windows().items()}
+        least = 2 if name == "shown" else 1
+        windows = {
+            (start * SECOND, end * SECOND, key): ids
+            for (start, end, key), ids in twin.windows().items()
+            if len(ids) >= least
+        }
         assert found.net == windows, f"{name} {variant}: an undisturbed run differs from the twin"
         assert found.rejected == Counter(one.id for one in twin.rejected)
 
@@ -242,10 +342,12 @@ def _add(
 
 def twin_of(name: str, variant: int, count: int | None = None) -> Twin | None:
     """The twin of a case after its whole input; None where there is none."""
-    if name not in ("tumbling", "sessions"):
+    if name in ("deduplicated", "chain", "join"):
         return None
     chance = random.Random(f"{name}/{variant}")
-    twin = Twin(DELAY, ALLOWED, size=SIZE if name == "tumbling" else None, gap=GAP)
+    twin = Twin(DELAY, ALLOWED, size=SIZE if name != "sessions" else None, gap=GAP)
+    if name == "prepared":
+        twin.left_out, twin.missed, twin.key_of = is_left_out, is_missed, local_key
     for batch in _events(chance, repeats=False)[:count]:
         twin.take(batch)
     return twin

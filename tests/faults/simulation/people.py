@@ -210,10 +210,17 @@ def _fork(world: World, site: Site, what: Act) -> None:
 
 def with_targets(world: World, site: Site) -> None:
     """The sinks of the job of this root; one of them may be behind."""
-    if not site.targets:
-        site.targets = [Target(world, site, "panes", 0), Target(world, site, "panes", 1, behind=3)]
-        site.targets = site.targets[: world.chance.whole(1, 2, "targets")]
-        site.late_targets = [Target(world, site, "late", 0)]
+    if site.targets:
+        return
+    site.late_targets = [Target(world, site, "late", 0)]
+    if outputs := world.auditor.case.outputs:
+        behind = (0, 3)
+        site.targets = [
+            Target(world, site, "panes", number, behind[number % 2], name) for number, name in enumerate(outputs)
+        ]
+        return
+    site.targets = [Target(world, site, "panes", 0), Target(world, site, "panes", 1, behind=3)]
+    site.targets = site.targets[: world.chance.whole(1, 2, "targets")]
 
 
 def _back_up(world: World, site: Site, what: Act) -> None:

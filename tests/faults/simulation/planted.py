@@ -10,10 +10,12 @@ from unittest.mock import patch
 
 import msgspec
 
-from tidestate.operators.engine import driver, tasks
+from tidestate.operators.engine import driver, job, tasks
 from tidestate.operators.engine.delivery import Offers
 from tidestate.operators.engine.job import Job
+from tidestate.operators.plan import classify
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.progress import Claims
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered, Head, Manifest
 from tidestate.recovery.log.records import BOUNDARIES
@@ -128,8 +130,19 @@ def _abandons_nothing() -> Iterator[tuple[Any, str, Any]]:
     yield reset, "_check_line", lambda _manifest, _to: None
 
 
+def _passes_over_fail() -> Iterator[tuple[Any, str, Any]]:
+    yield job, "check_expectations", lambda _checkpoint, _plans, _answers: None
+
+
+def _filters_stop_time() -> Iterator[tuple[Any, str, Any]]:
+    def timely(_plan: Any, _arrived: Any, _passes: Any, judged: Any, *_: Any) -> tuple[Any, Claims]:
+        return judged.accepted, Claims()
+
+    yield classify, "_timely", timely
+
+
 PLANTED: dict[str, Planted] = {
-    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 3),
+    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 1),
     "ignores-the-fence": Planted(
         "A driver that finds its id taken publishes under the next one.",
         # Where the manifest names the panes of another id, it is not even published: nothing could read it.
@@ -139,7 +152,7 @@ PLANTED: dict[str, Planted] = {
             "the auditor cannot read",
             "an unexpected error, invariant",
         ),
-        3,
+        1,
         _publishes_anyway,
     ),
     "loses-an-event": Planted(
@@ -148,7 +161,7 @@ PLANTED: dict[str, Planted] = {
         0,
         _loses_an_event,
     ),
-    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",), 5),
+    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",), 3),
     "takes-too-much": Planted(
         "A collection deletes a file that a kept checkpoint needs.",
         ("a file that is needed is deleted",),
@@ -165,7 +178,7 @@ PLANTED: dict[str, Planted] = {
     "never-checks": Planted(
         "A driver delivers whatever newer checkpoints it sees.",
         ("what was abandoned is delivered",),
-        23,
+        35,
         _never_checks,
         ("rewind",),
     ),
@@ -187,5 +200,17 @@ PLANTED: dict[str, Planted] = {
         2,
         _abandons_nothing,
         ("rewind",),
+    ),
+    "passes-over-fail": Planted(
+        "A batch with rows that fail it is published.",
+        ("a batch that was to fail is published", "the ledger is wrong", "panes are wrong"),
+        27,
+        _passes_over_fail,
+    ),
+    "filters-stop-time": Planted(
+        "Rows that a filter leaves out do not move the watermark.",
+        ("the watermark is wrong", "panes are wrong", "the ledger is wrong", "the state is wrong"),
+        16,
+        _filters_stop_time,
     ),
 }

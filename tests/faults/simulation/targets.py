@@ -25,11 +25,13 @@ class SinkError(RuntimeError):
 
 
 class Target:
-    """Stores the rows of a delivery and its id at once. Of each run it remembers the highest checkpoint."""
+    """Stores the rows of a delivery and its id at once. Of each run it remembers the highest checkpoint. It takes the
+    panes of an ``output``, if the job has several.
+    """
 
-    def __init__(self, world: World, site: Site, kind: str, number: int, behind: int = 0) -> None:
+    def __init__(self, world: World, site: Site, kind: str, number: int, behind: int = 0, output: str = "") -> None:
         self._world, self._site, self.kind, self.name = world, site, kind, f"{site.name}/{kind}-{number}"
-        self.behind = behind
+        self.behind, self.output = behind, output
         self.rows: dict[tuple[str, int], Rows] = {}
         self._highest: dict[str, int] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +21,10 @@ Window = tuple[int, int, str]
 
 @dataclass
 class Twin:
-    """Windows of ``size`` seconds, or sessions with a ``gap``."""
+    """Windows of ``size`` seconds, or sessions with a ``gap``. Events whose ids are ``left_out`` move time and are no
+    more than that; those whose ids are ``missed`` are rejected and move nothing; ``key_of`` makes of a key and a time
+    the key.
+    """
 
     delay: int
     allowed: int
@@ -29,15 +33,20 @@ class Twin:
     watermark: int | None = None
     accepted: list[Event] = field(default_factory=list)
     rejected: list[Event] = field(default_factory=list)
+    left_out: Callable[[int], bool] = lambda _id: False
+    missed: Callable[[int], bool] = lambda _id: False
+    key_of: Callable[[str, int], str] = lambda key, _at: key
 
     def take(self, batch: list[Event]) -> None:
         """A batch: lateness goes by the watermark before it."""
         before = self.watermark
         for event in batch:
-            if event.key is None or (before is not None and event.at < before - self.allowed):
-                self.rejected.append(event)
-                continue
-            self.accepted.append(event)
+            is_late = before is not None and event.at < before - self.allowed
+            if not self.left_out(event.id):
+                if self.missed(event.id) or event.key is None or is_late:
+                    self.rejected.append(event)
+                    continue
+                self.accepted.append(event)
             if self.watermark is None or event.at - self.delay > self.watermark:
                 self.watermark = event.at - self.delay
 
@@ -45,7 +54,7 @@ class Twin:
         """The windows of all accepted events, with the ids in each."""
         found: dict[Window, list[int]] = {}
         for event in sorted(self.accepted, key=lambda one: (one.key or "", one.at)):
-            key = event.key or ""
+            key = self.key_of(event.key or "", event.at)
             if self.size is not None:
                 start, end = event.at // self.size * self.size, event.at // self.size * self.size + self.size
                 ids = found.pop((start, end, key), [])

@@ -27,6 +27,7 @@ from tests.helpers.zoned import (
     by_zoneinfo,
     changed_rules,
     emitted,
+    host_without_zones,
     installation,
     local_days,
     without_tzdata,
@@ -35,7 +36,7 @@ from tests.helpers.zoned import (
 from tidestate import agg, expr, fn
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.zones.installed import installed_rules
-from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.manifest_file import InvalidManifest, check, encode
 from tidestate.statestore.errors import CorruptionError, UsageError
@@ -192,6 +193,69 @@ def test_killed_beside_the_fence_that_takes_other_rules(death: str, tmp_path: Pa
     Forked("tests.children.zoned", roots[0], "").communicate()
     assert put_out(roots[0]) == put_out(roots[1])
     assert head(roots[0]).operators["days"].zones == head(roots[1]).operators["days"].zones != {}
+
+
+def test_a_start_where_a_zone_is_not_installed_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job, batches = local_days(BERLIN), [zoned_rows([(SPRING, 1)]), zoned_rows([(SPRING + HOUR_S, 1)])]
+    roots = [tmp_path / "root", tmp_path / "alone"]
+    for root in roots:
+        job.standalone(checkpoint=root).run(batches[:1])
+    with host_without_zones(tmp_path / "zones"):
+        notes = job.plan(roots[0]).notes
+        caplog.clear()
+        job.standalone(checkpoint=roots[0]).run(batches, drain=True)
+    lines = [record.getMessage() for record in caplog.records if "time zone" in record.getMessage()]
+    assert lines == [note for note in notes if note.startswith("time zone")]
+    assert [line.startswith(f"time zone {BERLIN}: this installation does not know it") for line in lines] == [True]
+    job.standalone(checkpoint=roots[1]).run(batches, drain=True)
+    assert put_out(roots[0]) == put_out(roots[1]) == by_zoneinfo(BERLIN, [(SPRING, 1), (SPRING + HOUR_S, 1)])
+    assert head(roots[0]).operators["days"].zones == {BERLIN: installed_rules(BERLIN).text}
+
+
+def test_a_zone_without_rules_anywhere_is_refused(tmp_path: Path) -> None:
+    batch = zoned_rows([(SPRING, 1)])
+    local_days(BERLIN).standalone(checkpoint=tmp_path / "root").run([batch])
+    before = head(tmp_path / "root")
+    with host_without_zones(tmp_path / "zones"):
+        for zone, name in ((BERLIN, "new"), ("Europe/Paris", "root")):
+            with pytest.raises(UsageError, match="time-zone"):
+                local_days(zone).standalone(checkpoint=tmp_path / name).run([batch])
+            with pytest.raises(UsageError, match="time-zone"):
+                local_days(zone).plan(tmp_path / name, schema=ZONED_ROWS)
+    assert not (tmp_path / "new").exists()
+    assert head(tmp_path / "root") == before
+
+
+def test_every_door_takes_the_rules_of_the_checkpoint_where_a_zone_is_not_installed(tmp_path: Path) -> None:
+    job, batches = local_days(BERLIN), [zoned_rows([(SPRING, 1)]), zoned_rows([(SPRING + HOUR_S, 2)])]
+    source = ts.stream(event_time="t", offset="v").where(fn.hour("t", zone=BERLIN) == 3)
+    by_hand = source.group_by().window(ts.tumbling("12 hours")).aggregate(n=agg.count()).named("days")
+    with by_hand.by_hand(ZONED_ROWS, checkpoint=tmp_path / "by-hand") as operator:
+        operator.add_messages(batches[0])
+    job.standalone(checkpoint=tmp_path / "root").run(batches[:1])
+    with job.harness(ZONED_ROWS, folder=tmp_path / "harness") as harness:
+        harness.feed(batches[0])
+        with host_without_zones(tmp_path / "zones"):
+            harness.restart()
+            harness.feed(batches[1])
+            with by_hand.by_hand(ZONED_ROWS, checkpoint=tmp_path / "by-hand") as operator:
+                operator.add_messages(batches[1])
+            windows = ts.Root(tmp_path / "root").windows(job=job).to_table()
+    assert [(row["n"], str(row["day"])) for row in windows.to_pylist()] == [(1, "2026-03-29")]
+    for name in ("by-hand", "harness"):
+        assert head(tmp_path / name).operators["days"].zones == {BERLIN: installed_rules(BERLIN).text}
+    assert head(tmp_path / "by-hand").totals["accepted"] == 1, "of 3 and 4 o'clock the first"
+
+
+def test_going_back_takes_the_rules_of_where_it_goes_back_to(tmp_path: Path) -> None:
+    job, batches = local_days(BERLIN), [zoned_rows([(SPRING, 1)]), zoned_rows([(SPRING + HOUR_S, 1)])]
+    job.standalone(checkpoint=tmp_path / "root").run(batches)
+    damaged = tmp_path / "root" / manifest_path(head(tmp_path / "root").id)
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with host_without_zones(tmp_path / "zones"):
+        runner = job.standalone(checkpoint=tmp_path / "root", policy=ts.Policy(damaged="reset"))
+        runner.run(batches, drain=True)
+    assert put_out(tmp_path / "root") == by_zoneinfo(BERLIN, [(SPRING, 1), (SPRING + HOUR_S, 1)])
 
 
 def test_an_operator_fed_by_hand_has_rules(tmp_path: Path) -> None:

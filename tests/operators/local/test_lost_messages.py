@@ -129,6 +129,30 @@ def test_joins_are_those_of_a_job_that_lost_nothing(tmp_path_factory: pytest.Tem
     assert sorted(found, key=repr) == sorted(wanted, key=repr), asked
 
 
+@settings(max_examples=40 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 9999))
+def test_several_outputs_are_those_of_a_job_that_lost_nothing(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    chance, folder = random.Random(seed), tmp_path_factory.mktemp("replay")
+    events = ts.stream(event_time="t", watermark_delay="2 seconds")
+    grouped = {"by_key": events.group_by("k"), "of_all": events.group_by()}
+    jobs = [
+        rows.window(WINDOWS[window]).aggregate(n=agg.count(), total=agg.sum("v"), all=agg.list("v")).named(name)
+        for (name, rows), window in zip(grouped.items(), ("sliding", "tumbling"), strict=True)
+    ]
+    jobs = [one.allowed_lateness("20 seconds").messages(identity=("part", "at")) for one in jobs]
+    job = ts.job(*(one.accumulation("retracting") for one in jobs))
+    batches = [table(batch) for batch in stream(seed, batches=8 if LONG else 5, size=7)]
+    wanted = plain(job.standalone(checkpoint=folder / "whole", partitions=2).run(batches))
+    config = store_config(chance.choice(["memory", "parquet"]), folder / "cache")
+    found = disturbed(job, batches, folder / "made", chance, SCHEMA, ("messages",), config)
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    for name in grouped:
+        stored = [query(folder / root, operator=name).state("messages") for root in ("made", "whole")]
+        assert sorted(plain(stored[0]), key=repr) == sorted(plain(stored[1]), key=repr)
+
+
 BATCHES = [table(batch) for batch in stream(5, batches=8, size=7)]
 
 

@@ -47,7 +47,7 @@ KINDS: dict[str, Any] = {
     "outer sessions": sessions_of_sides,
     **{
         name: lambda seed, name=name: windows(name, seed)
-        for name in ("counted", "sliding", "session", "offsets", "lifetimes", "chained")
+        for name in ("counted", "sliding", "session", "offsets", "lifetimes", "chained", "outputs")
     },
 }
 
@@ -56,6 +56,7 @@ KINDS: dict[str, Any] = {
 @given(seed=st.integers(0, 9999), kind=st.sampled_from([*KINDS, "counted", "joins", "joins"]))
 @example(seed=1, kind="counted")
 @example(seed=3, kind="joins")
+@example(seed=2, kind="outputs")
 def test_a_job_is_what_it_would_have_been(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, seed: int, kind: str
 ) -> None:

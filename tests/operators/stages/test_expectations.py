@@ -137,6 +137,13 @@ def test_a_row_that_misses_it_again_waits_for_the_next_fix(fixes: list[str], tmp
     assert (pane["n"], pane["total"]) == ((3, 2) if "p > -3" in fixes else (2, 4))
 
 
+def test_a_row_has_the_names_of_all_that_it_misses(tmp_path: Path) -> None:
+    source = ts.stream(event_time="at").expect_all({"q": "q > 0", "p": "p > 0"})
+    windows(source, "1 day").standalone(checkpoint=tmp_path).run([arriving([(1, -1, -1, "a"), (2, 1, -1, "a")])])
+    ledger = ts.Root(tmp_path).late().to_table()["expectations"].to_pylist()
+    assert sorted(ledger) == [["p", "q"], ["q"]]
+
+
 def test_rows_whose_columns_the_ledger_lacks_stay_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is read now was not read then: nothing is taken unjudged. `ledger_columns` is what one has for that."""
     tables = [arriving([(1, 5, 1, "a"), (2, -1, 5, "a")])]

@@ -255,6 +255,15 @@ def test_worked_out_by_hand() -> None:
     ]
 
 
+def test_of_sessions_that_merge_only_what_was_shown_is_taken_back() -> None:
+    """Two rows are hidden, another session of one row is shown; a row between them makes one session of four."""
+    job = job_of("sessions", "retracting", "early", "1 hour").having("n % 2 = 1").named("sessions")
+    harness = job.harness(SCHEMA)
+    batches = arriving([[(1, "a", 0), (2, "a", 0)], [(8, "a", 0)], [(5, "a", 0)]])
+    panes = [[(pane["kind"], pane["n"]) for pane in harness.feed(batch).to_pylist()] for batch in batches]
+    assert panes == [[], [("emit", 1)], [("retract", 1)]]
+
+
 @pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
 def test_a_run_that_is_restarted_goes_on_from_what_was_shown(tmp_path: Path, store: str) -> None:
     rows = [[(1, "a", 5), (2, "a", 7)], [(3, "b", 1), (15, "a", 1)], [(4, "a", 2)], [(30, "b", 9)], [(5, "b", 2)]]

@@ -6,9 +6,7 @@ import struct
 import zlib
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
-from pathlib import Path
-from zoneinfo import TZPATH, ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import LONG
-from tests.helpers.zoned import HARD
+from tests.helpers.zoned import HARD, zone_file
 from tidestate.operators.zones.installed import installed_rules
 from tidestate.operators.zones.rules import ZoneRules, rules_from, rules_of
 from tidestate.statestore.errors import UsageError
@@ -101,8 +99,7 @@ def explicit_transitions(name: str) -> list[tuple[int, int]]:
     """The transitions in the file that ``zoneinfo`` reads, with the offset from each on (RFC 9636, the block of 64
     bits).
     """
-    paths = [path for folder in TZPATH if (path := Path(folder, name)).is_file()]
-    data = (paths[0] if paths else files("tzdata").joinpath("zoneinfo", *name.split("/"))).read_bytes()
+    data = zone_file(name)
     counts = struct.unpack(">6l", data[20:44])
     utc, std, leap, times, types, chars = counts
     start = 44 + times * 5 + types * 6 + chars + leap * 8 + std + utc
