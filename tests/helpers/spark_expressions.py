@@ -256,6 +256,9 @@ class SparkText:
             return value
         if source == TEXT and kind == BOOL:
             return f"try_cast({value} AS BOOLEAN)"
+        if is_float(source) and kind == pa.int64():
+            # Spark makes the largest number of this double, which is one more.
+            return f"CASE WHEN {value} = 9223372036854775808D THEN NULL ELSE try_cast({value} AS BIGINT) END"
         return f"try_cast({value} AS {type_name(kind)})"
 
     def local(self, node: CallNode, place: int = 0) -> str:
