@@ -281,6 +281,8 @@ class Job:
         """What sinks have accepted."""
         self.late_sink = False
         """Whether this run has a sink for late rows."""
+        self.sinkless: tuple[str, ...] = ()
+        """The outputs for which this run has no sink, where it has some for others."""
         self._recorded = True
         self._progress = {
             name: restarted_progress(graph.plans[name].input.watermarks, stored.get(name) or begun)
@@ -518,7 +520,8 @@ class Job:
 
     def _delivered(self, withheld: bool) -> Delivered:
         """What the next checkpoint records as delivered; its own output too if no sink gets it."""
-        found, own = msgspec.structs.replace(self.delivered, late_sink=self.late_sink), self.head.id + 1
+        found, own = self.delivered, self.head.id + 1
+        found = msgspec.structs.replace(found, late_sink=self.late_sink, sinkless=self.sinkless)
         return found.reached("panes", own).reached("late", own) if withheld else found
 
     def mark_delivered(

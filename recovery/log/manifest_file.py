@@ -99,7 +99,8 @@ def _check_several(manifest: Manifest) -> None:
         there = [name for name in manifest.operators if name in outputs]
         is_several = list(outputs) == there and 2 <= len(outputs) <= OUTPUTS
         require(is_several and outputs[-1] == next(reversed(manifest.operators)), "outputs")
-    require(set(manifest.delivered.further) <= set(outputs), "what is delivered of outputs")
+    of_outputs = {*manifest.delivered.further, *manifest.delivered.sinkless}
+    require(of_outputs <= set(outputs), "what is delivered of outputs")
 
 
 def check_root(job_id: str, bases: Sequence[str]) -> None:
