@@ -11,7 +11,7 @@ from tidestate.statestore.spec.added import Added
 class Altered(Runnable, frozen=True, tag="altered"):
     """Passes rows on with other times: ``shift_us`` later, and ending ``duration_us`` after their start. A column may
     say it of each row instead: then none is shifted by less than ``shift_us``. ``in_order``: once the watermark has
-    passed the rows.
+    passed the rows. ``signed``: as of `tidestate.operators.describe.union.Union`.
     """
 
     event_time: str
@@ -24,6 +24,7 @@ class Altered(Runnable, frozen=True, tag="altered"):
     shift_column: Annotated[str | None, Added("altered-by-columns/1")] = None
     duration_column: Annotated[str | None, Added("altered-by-columns/1")] = None
     in_order: Annotated[bool, Added("rows-in-order/1")] = False
+    signed: Annotated[bool | None, Added("plain-rows/1")] = None
 
     @property
     def sets_end(self) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 
 from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
+from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.expectations import check_expectations
@@ -325,6 +326,7 @@ class Job:
                 progress_of(operator)  # raises before anything is published
         check_letter_case(checkpoint, graph.plans, head.operators if head is not None else ())
         taken = take_over(graph, head, **follow) if head is not None else None
+        graph = as_it_began(graph, head)
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow: no fence

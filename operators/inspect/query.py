@@ -17,6 +17,7 @@ from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.evolve_zones import with_zones
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.bind.stored_description import of_manifest, stored_description, stored_zones
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
@@ -48,7 +49,7 @@ from tidestate.operators.windows.stored_windows import Asked, asked_for, partiti
 from tidestate.operators.windows.tables import aggregates_of
 from tidestate.recovery.inspect.rows import value_of_text
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import OperatorState
+from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
@@ -444,7 +445,7 @@ def query(
             there=sorted(manifest.operators),
         )
     state = manifest.operators[name]
-    plan = None if description is None else _described(name, state, description, schema)
+    plan = None if description is None else _described(name, manifest, description, schema)
     store = Parquet(budget_bytes=budget_bytes)
     return Query(folder, manifest.id, name, state, plan, store, drained=manifest.drained)
 
@@ -459,15 +460,16 @@ def messages_asked(root: str, question: Mapping[str, Any], **form: Any) -> Itera
     return query(root, **question).scan_messages(**form)
 
 
-def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
+def _described(name: str, manifest: Manifest, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
+    state = manifest.operators[name]
     if schema is None:
         raise UsageError(
             "the job alone is not enough: give the schema of its input too, schema=", code="query-description"
         )
     if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
         description = replace(description, known=of_type(stored_description(state), Windowed).known)
-    plan = bind_graph(description, schema).plans.get(name)
+    plan = as_it_began(bind_graph(description, schema), manifest).plans.get(name)
     if plan is None or _described_settings(plan.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the job and schema are not those that the state of this operator was written with",

@@ -10,11 +10,13 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.union import Union
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.sides import (
+    check_no_retractions,
     check_order,
     columns_of,
     delays_us,
     event_columns,
     orders_of,
+    say_retractions,
     shared_order,
     sides_of,
     time_of,
@@ -49,7 +51,8 @@ def united(
     offset, origin = shared_order(views)
     sides = sides_of(times_of(views), same_columns=True)
     waits = waits_for_ctis(*views.values()) if in_order is None else in_order
-    made = Union(sides, delays_us(views, over), offset, origin, waits, name=name)
+    signed = say_retractions(views) or None
+    made = Union(sides, delays_us(views, over), offset, origin, waits, signed, name=name)
     return with_watermarks(made, views, over)
 
 
@@ -69,6 +72,7 @@ def without_repetitions(
     name: str,
 ) -> Deduplicate:
     """The first row with each value. Raises `UsageError` where the settings do not go together."""
+    check_no_retractions(view)
     columns = columns_of(on)
     if not columns or len(set(columns)) != len(columns):
         raise UsageError("name the columns that identify a row, each once", code="key-columns", found=list(columns))
@@ -131,6 +135,7 @@ def shifted(
         shift_column,
         duration_column,
         waits_for_ctis(view) if in_order is None else in_order,
+        view.retractions or None,
         name=name,
         stages=view.stages,
     )

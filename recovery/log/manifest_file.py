@@ -434,6 +434,7 @@ CAPABILITIES: dict[str, str] = {
     "panes-by-condition/1": "a window emits a pane only where a condition of its results is true",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
     "zones/1": "the rules of time zones that expressions name are stored with the operator",
+    "plain-rows/1": "columns called kind, pane, timing or last of rows that pass an operator are not those of panes",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

@@ -254,6 +254,33 @@ def local_hours(runner: type[Runner], tmp: Path) -> None:
     assert counted == wanted
 
 
+def taken_back(runner: type[Runner], tmp: Path) -> None:
+    """Rows that a stream takes back are in no result."""
+    order = {"event_time": "t", "offset": "at", "origin": "part"}
+    signed_batches = [batch.append_column("kind", pa.array(["emit"] * batch.num_rows)) for batch in BATCHES]
+    retractions = BATCHES[0].slice(0, 2).append_column("kind", pa.array(["retract"] * 2))
+    nets = []
+    for name, source, batches in (
+        ("signed", ts.stream(**order, retractions=True), [*signed_batches, retractions]),  # type: ignore[arg-type]
+        ("plain", ts.stream(**order), [BATCHES[0].slice(2), *BATCHES[1:]]),  # type: ignore[arg-type]
+    ):
+        net: Counter[tuple[Any, ...]] = Counter()
+        for row in runner(of(source), batches[0].schema, tmp / name).run(batches):
+            net[tuple(row[column] for column in ("window_start", "k", "n", "total"))] += (
+                1 if row["kind"] == "emit" else -1
+            )
+        nets.append(+net)
+    assert nets[0] == nets[1]
+    assert nets[0]
+
+
+def not_taken_back(_: type[Runner], tmp: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        of(ts.stream(event_time="t", offset="at", retractions=True)).by_hand(SCHEMA, checkpoint=tmp / "root")
+    assert refused.value.code == "chain-retractions"
+    assert not (tmp / "root").exists()
+
+
 def several_outputs(runner: type[Runner], tmp: Path) -> None:
     """Each of two outputs has what its operator alone emits, and so have its sinks."""
     events = ts.stream(event_time="t", offset="at", origin="part")
@@ -501,6 +528,9 @@ TABLE: dict[str, Row] = {
     ),
     "old checkpoints": Row(
         retained, "test_keeping.py::test_a_query_deletes_its_old_checkpoints_itself", {"harness": not_retained}
+    ),
+    "rows that are taken back": Row(
+        taken_back, "test_compute.py::test_rows_that_are_taken_back_by_the_stream", {"by hand": not_taken_back}
     ),
     "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
 }
