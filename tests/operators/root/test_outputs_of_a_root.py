@@ -157,10 +157,10 @@ def undelivered_holds(root: Path) -> bool:
 
 def test_an_output_without_a_sink_lacks_nothing_when_a_root_is_checked(tmp_path: Path) -> None:
     """It was as far behind as the job was old. One that is given a sink is owed everything from then on."""
-    several().standalone(checkpoint=tmp_path, sink={"by_key": Taken()}).run(BATCHES)
+    several().standalone(checkpoint=tmp_path, sink={"by_key": Taken()}).run(BATCHES[:4])
     assert undelivered_holds(tmp_path)
     several().standalone(checkpoint=tmp_path, sink={"by_key": Taken(), "of_all": Taken(behind=99, down=True)}).run(
-        BATCHES, drain=True
+        BATCHES
     )
     assert not undelivered_holds(tmp_path)
     first, *_ = streams()
