@@ -275,16 +275,9 @@ def accumulate(
     version: int = 1,
     where: RowCondition = None,
 ) -> Aggregate:
-    """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
-
-    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event; events with a null in
-    one of the columns are left out, as by every aggregate. ``merge`` gets two tables of state with equal row counts,
-    the older and the newer part of each window, and returns a row for each pair. It must be associative; it need not
-    be commutative. ``result`` gets a table of state, a row for each window, and returns an array of ``result_type``.
-    State may have nulls; but a row with only nulls means an empty state, and no function gets it.
-
-    ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
-    process that reads the state must import the module that calls this, see `register_combiner`.
+    """An aggregate of the user's own functions over the rows of one stream. Users call
+    `tidestate.operators.describe.merge_accumulation.accumulation`, which explains them and knows streams that are
+    merged. Raises `UsageError` (``aggregate-option``) without columns or without state.
     """
     keeps = tuple((column, declared_type(kind)) for column, kind in state.items())
     if not keeps or not columns:

@@ -61,15 +61,15 @@ class BoundSketch(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         """As in `BoundAggregate`: one sketch for all events with the same value."""
         library = datasketches()
-        known = whole(events[self.aggregate.input_column]).dictionary_encode()
+        encoded_values = whole(events[self.aggregate.input_column]).dictionary_encode()
 
         def sketch(value: int | float | str) -> bytes:
-            made = library.hll_sketch(self.precision, library.HLL_8)
-            made.update(value)
-            return made.serialize_compact()  # type: ignore[no-any-return]
+            new_sketch = library.hll_sketch(self.precision, library.HLL_8)
+            new_sketch.update(value)
+            return new_sketch.serialize_compact()  # type: ignore[no-any-return]
 
-        sketches = pa.array([sketch(value) for value in _updates(known.dictionary)], pa.binary())
-        return [sketches.take(known.indices)]
+        sketches = pa.array([sketch(value) for value in _updates(encoded_values.dictionary)], pa.binary())
+        return [sketches.take(encoded_values.indices)]
 
     def finish(self, partials: pa.Table) -> Values:
         sketches = partials[self.state[0].name]
@@ -84,13 +84,13 @@ def unite(rows: pa.Table, starts: Starts) -> pa.Table:
     several = np.add.reduceat(present.astype(np.int64), starts) > 1
     stops = np.append(starts[1:], len(column))
     # A single sketch of a key, or its null, stays as it is.
-    places = np.maximum.reduceat(np.where(present, np.arange(len(column)), -1), starts)
-    alone = column.take(pa.array(np.maximum(places, 0), mask=(places < 0) | several))
+    row_numbers = np.maximum.reduceat(np.where(present, np.arange(len(column)), -1), starts)
+    single_sketches = column.take(pa.array(np.maximum(row_numbers, 0), mask=(row_numbers < 0) | several))
     if not several.any():
-        return pa.table([alone], schema=rows.schema)
+        return pa.table([single_sketches], schema=rows.schema)
     groups = zip(starts[several].tolist(), stops[several].tolist(), strict=True)
-    made = pa.array([_united(column.slice(first, stop - first).to_pylist()) for first, stop in groups], pa.binary())
-    return pa.table([pc.replace_with_mask(whole(alone), pa.array(several), made)], schema=rows.schema)
+    unions = pa.array([_united(column.slice(first, stop - first).to_pylist()) for first, stop in groups], pa.binary())
+    return pa.table([pc.replace_with_mask(whole(single_sketches), pa.array(several), unions)], schema=rows.schema)
 
 
 def _united(blobs: Sequence[bytes | None]) -> bytes:

@@ -67,10 +67,10 @@ class ValueSketch(Aggregate, frozen=True, tag="value_sketch"):
         """As in `Aggregate`. Raises `UsageError` if the library is not installed."""
         datasketches()
         kind = schema.field(self.input_column).type
-        listed = pa.float64() if self.q is not None and is_number(kind) else _hashed_type(kind)
-        if listed is None or (self.q is not None and not is_number(kind)):
+        value_type = pa.float64() if self.q is not None and is_number(kind) else _hashed_type(kind)
+        if value_type is None or (self.q is not None and not is_number(kind)):
             raise unsupported_type(name, self, self.column, kind, _why_not(self.q is not None))
-        return BoundValueSketch(name, self, kind, listed, self.size, self.q)
+        return BoundValueSketch(name, self, kind, value_type, self.size, self.q)
 
 
 def _why_not(quantile: bool) -> str:
@@ -187,71 +187,73 @@ def _collected(function: SketchFunction, values: Values, rows: pa.Table, starts:
     lists, blobs = whole(values), whole(rows.column(1))
     present = np.asarray(blobs.is_valid())
     number = np.add.reduceat(present.astype(np.int64), starts)
+    # Where there is one sketch, the largest row number of any is its own.
     newest = np.maximum.reduceat(np.where(present, np.arange(len(present)), -1), starts)
     lengths = lengths_of(lists)
     # A single sketch without values beside it stays as it is.
-    sketched = (number > 1) | ((number == 1) & (lengths > 0)) | (lengths > listed_at_most(function, size))
-    kept = blobs.take(pa.array(np.maximum(newest, 0), mask=(newest < 0) | sketched))
-    if not sketched.any():
-        return pa.table([lists, kept], schema=rows.schema)
+    is_sketch = (number > 1) | ((number == 1) & (lengths > 0)) | (lengths > listed_at_most(function, size))
+    old_sketches = blobs.take(pa.array(np.maximum(newest, 0), mask=(newest < 0) | is_sketch))
+    if not is_sketch.any():
+        return pa.table([lists, old_sketches], schema=rows.schema)
     stops = np.append(starts[1:], rows.num_rows)
-    stored = [blobs.slice(starts[row], stops[row] - starts[row]) for row in np.flatnonzero(sketched)]
+    blobs_of_rows = [blobs.slice(starts[row], stops[row] - starts[row]) for row in np.flatnonzero(is_sketch)]
     sketches = [
-        SKETCHING[function](parts.drop_null().to_pylist(), listed, size)
-        for parts, (_, listed) in zip(stored, _values_of(lists, sketched), strict=True)
+        SKETCHING[function](parts.drop_null().to_pylist(), row_values, size)
+        for parts, (_, row_values) in zip(blobs_of_rows, _values_of(lists, is_sketch), strict=True)
     ]
     listed_values, owners = flat(lists)
-    few = listed_values.filter(pa.array(~sketched[owners]))
-    lists = nested(few, np.where(sketched, 0, lengths), lists.type)
+    listed_owners = listed_values.filter(pa.array(~is_sketch[owners]))
+    lists = nested(listed_owners, np.where(is_sketch, 0, lengths), lists.type)
     return pa.table(
-        [lists, pc.replace_with_mask(kept, pa.array(sketched), pa.array(sketches, pa.binary()))], schema=rows.schema
+        [lists, pc.replace_with_mask(old_sketches, pa.array(is_sketch), pa.array(sketches, pa.binary()))],
+        schema=rows.schema,
     )
 
 
-def _values_of(lists: pa.Array, chosen: Flags) -> Iterator[tuple[int, ValueList]]:
-    """The row and the values of each list that is ``chosen``."""
+def _values_of(lists: pa.Array, flags: Flags) -> Iterator[tuple[int, ValueList]]:
+    """The row and the values of each list whose flag is set."""
     ends = np.append(0, np.cumsum(lengths_of(lists))).tolist()
     # Slices of a list of Python are a tenth of the time of those of an array of Arrow.
     values = list_values(lists).to_pylist()
-    for row in np.flatnonzero(chosen).tolist():
+    for row in np.flatnonzero(flags).tolist():
         yield row, values[ends[row] : ends[row + 1]]
 
 
-def _hll(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
+def _hll(sketches: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values. It is united with itself twice: then it has the same bytes in any order."""
     library = datasketches()
-    added = library.hll_sketch(size, library.HLL_8)
+    value_sketch = library.hll_sketch(size, library.HLL_8)
     for value in values:
-        added.update(value)
+        value_sketch.update(value)
     union = library.hll_union(size)
-    for sketch in (added, *map(library.hll_sketch.deserialize, stored)):
+    for sketch in (value_sketch, *map(library.hll_sketch.deserialize, sketches)):
         union.update(sketch)
-    united = union.get_result(library.HLL_8)
-    again = library.hll_union(size)
-    again.update(united)
-    again.update(united)
-    return again.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
+    result = union.get_result(library.HLL_8)
+    second_union = library.hll_union(size)
+    second_union.update(result)
+    second_union.update(result)
+    return second_union.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
 
 
-def _theta(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
+def _theta(sketches: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values, trimmed to its size: the same bytes in any order."""
     library = datasketches()
-    added = library.update_theta_sketch(size)
+    value_sketch = library.update_theta_sketch(size)
     for value in values:
-        added.update(value)
-    if not stored and not added.is_estimation_mode():
-        return added.compact().serialize()  # type: ignore[no-any-return]
+        value_sketch.update(value)
+    if not sketches and not value_sketch.is_estimation_mode():
+        return value_sketch.compact().serialize()  # type: ignore[no-any-return]
     union = library.theta_union(size)
-    for sketch in (added, *map(library.compact_theta_sketch.deserialize, stored)):
+    for sketch in (value_sketch, *map(library.compact_theta_sketch.deserialize, sketches)):
         union.update(sketch)
     return union.get_result().serialize()  # type: ignore[no-any-return]
 
 
-def _kll(stored: Sequence[bytes], values: ValueList, size: int) -> bytes:
+def _kll(sketches: Sequence[bytes], values: ValueList, size: int) -> bytes:
     library = datasketches()
     sketch = library.kll_doubles_sketch(size)
-    for other in map(library.kll_doubles_sketch.deserialize, stored):
-        sketch.merge(other)
+    for other_sketch in map(library.kll_doubles_sketch.deserialize, sketches):
+        sketch.merge(other_sketch)
     if values:
         sketch.update(np.array(values, np.float64))
     return sketch.serialize()  # type: ignore[no-any-return]
@@ -264,16 +266,17 @@ def _quantiles(lists: pa.Array, blobs: pa.Array, q: float) -> pa.Array:
     """The quantile of each list, the least value with at least that share at or below it; or of its sketch."""
     values, owners = flat(lists)
     lengths = values_per_row(owners, len(lists))
-    ordered = values.take(pa.array(by_value(values, owners)))
+    sorted_values = values.take(pa.array(by_value(values, owners)))
     firsts = np.append(0, np.cumsum(lengths))[:-1]
+    # Values are sorted within each list, and lists lie one after the other: a quantile is a place in all of them.
     ranks = np.maximum(np.ceil(q * lengths).astype(np.int64) - 1, 0)
-    exact = ordered.take(pa.array(firsts + ranks, mask=lengths == 0))
-    sketched = blobs.is_valid()
-    if not pc.any(sketched).as_py():
+    exact = sorted_values.take(pa.array(firsts + ranks, mask=lengths == 0))
+    is_sketch = blobs.is_valid()
+    if not pc.any(is_sketch).as_py():
         return exact
     sketches = map(datasketches().kll_doubles_sketch.deserialize, blobs.drop_null().to_pylist())
     read = pa.array([_quantile_of(sketch, q) for sketch in sketches], pa.float64())
-    return pc.replace_with_mask(exact, sketched, read)
+    return pc.replace_with_mask(exact, is_sketch, read)
 
 
 def _quantile_of(sketch: Any, q: float) -> float:

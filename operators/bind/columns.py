@@ -23,7 +23,9 @@ from tidestate.statestore.spec.arrowtypes import is_ordered
 
 
 def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
-    """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract."""
+    """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract,
+    which a description of windows says itself where its stream does.
+    """
     if isinstance(description, Deduplicate):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
     if isinstance(description, Altered):
@@ -43,7 +45,7 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
         *([kind.end_column] if isinstance(kind, Sliding) and kind.end_column else []),
         *(name for name in (description.origin, description.offset) if name),
         *((START, END) if kind is None else ()),
-        *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
+        *([PANE_KIND] if signed or description.signed or (kind is None and PANE_KIND in available) else []),
         *claimed(description),
         *description.ledger_columns,
         *((*description.known.identity, *description.known.equal) if description.known else ()),
@@ -89,6 +91,19 @@ def check_paths(names: Sequence[str]) -> None:
             code="column-name",
             columns=dotted,
         )
+
+
+def name_taken(reason: str, names: Sequence[str], *, verb: str = "select") -> UsageError:
+    """The error for columns whose ``names`` are ours, with how to rename one: by a selection where all columns of the
+    input are read, by ``with_columns`` where the new one is named instead.
+    """
+    example = names[0]
+    other_columns = '"…", ' if verb == "select" else ""
+    return UsageError(
+        f'{reason}: give the column another name, .{verb}({other_columns}my_{example}=col("{example}"))',
+        code="name-taken",
+        names=list(names),
+    )
 
 
 def key_field(field: pa.Field) -> pa.Field:

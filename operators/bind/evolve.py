@@ -14,6 +14,7 @@ from tidestate.operators.bind.evolve_settings import settings
 from tidestate.operators.bind.evolve_zones import ZoneChange, follow_zones, zone_texts
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
+from tidestate.operators.bind.signs import as_it_began, begun_by_name, line_of
 from tidestate.operators.bind.stages import types_after
 from tidestate.operators.bind.stored_description import (
     stored_configuration,
@@ -21,6 +22,7 @@ from tidestate.operators.bind.stored_description import (
     stored_zones,
     zones_of_job,
 )
+from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.stages import StoredStage
@@ -43,7 +45,8 @@ from tidestate.statestore.spec.tables import TableSpec
 class TakenOver:
     """The graph as it fits the state, the operators as the next manifest has them, and what has changed, by name;
     ``unfollowed``: deduplications that stay without the lateness of their readers, with what that would be;
-    ``zones``: those of which this installation has other rules.
+    ``zones``: those of which this installation has other rules; ``by_name``: operators that go on to take columns for
+    those of panes by their names, with these.
     """
 
     graph: Graph
@@ -51,6 +54,7 @@ class TakenOver:
     changes: dict[str, list[SettingChange]]
     unfollowed: dict[str, int]
     zones: list[ZoneChange]
+    by_name: dict[str, list[str]]
 
     def input_of(self, head: Manifest) -> InputPosition | None:
         """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
@@ -86,6 +90,7 @@ class TakenOver:
             for change in changes:
                 yield f"checkpoint {head.id + 1}: {change_line(name, change)}"
         yield from (change.line for change in self.zones)
+        yield from (line_of(name, columns) for name, columns in self.by_name.items())
         for name, allowed_us in self.unfollowed.items():
             span = text_of(allowed_us)
             yield (
@@ -145,6 +150,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     """
     if not set(graph.plans) & set(head.operators):
         raise other_job(graph, head)
+    by_name, graph = begun_by_name(graph, head), as_it_began(graph, head)
     check_operators(head.operators, graph.plans, dropped)
     graph, zones = follow_zones(graph, head, zones_of_job(head.operators, graph.plans))
     partitions = len(next(iter(head.operators.values())).partitions)
@@ -163,15 +169,26 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
         )
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
-    if may_change and (behind := refused_behind(graph, head.operators, stored_stages(head))) is not None:
+    if may_change and (behind := refused_behind(graph, head.operators, stored_stages(head, graph))) is not None:
         name, change = behind
         raise refusal(name, [change])
-    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed, zones)
+    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed, zones, by_name)
 
 
-def stored_stages(head: Manifest) -> dict[str, tuple[StoredStage, ...]]:
-    """The stages that the operators of a checkpoint have, by name."""
-    return {name: stored_description(operator).stages for name, operator in head.operators.items()}
+def stored_stages(head: Manifest, graph: Graph) -> dict[str, tuple[StoredStage, ...]]:
+    """The stages that the operators of a checkpoint have, by name, with the columns as a job calls them now."""
+    return {
+        name: _stages_now(operator, graph.plans[name]) if name in graph.plans else stored_description(operator).stages
+        for name, operator in head.operators.items()
+    }
+
+
+def _stages_now(stored: OperatorState, plan: Plan) -> tuple[StoredStage, ...]:
+    described = stored_description(stored)
+    if not described.stages or not plan.renames.columns:
+        return described.stages
+    configuration = rename_columns(stored_configuration(stored), column_renames(stored, plan))
+    return description_of(configuration).stages
 
 
 def other_job(graph: Graph, head: Manifest) -> IncompatibleError:
@@ -249,11 +266,9 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     `CorruptionError` for a configuration that no job writes.
     """
     before, now = stored_configuration(stored), plan.configuration
+    columns = column_renames(stored, plan)
     # State is of the columns that the operator sees, which may be decoded from others now, or may have been.
-    arriving, stages = stored.types, stored_description(stored).stages
-    stored = msgspec.structs.replace(stored, types=types_after(stages, arriving, stored_zones(stored)))
-    there, wanted = named_columns(before, stored.types), named_columns(now, plan.input.schema.names)
-    columns = pending_renames(plan.renames.columns, there, wanted)
+    stored = msgspec.structs.replace(stored, types=_types_seen(stored))
     was = rename_columns(before, columns)
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
@@ -267,6 +282,24 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
         changes += input_columns_changed(stored, plan, columns)
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
     return Compared(changes, wrong, made, names, columns)
+
+
+def column_renames(stored: OperatorState, plan: Plan) -> dict[str, str]:
+    """The renames of columns that a start still has to do: of those that the operator sees or names, and of those
+    that its stages alone read, which the late ledger has too. Raises `CorruptionError` for what no job writes.
+    """
+    seen_types, pairs = _types_seen(stored), plan.renames.columns
+    there = named_columns(stored_configuration(stored), seen_types)
+    wanted = named_columns(plan.configuration, plan.input.schema.names)
+    # A computed column may have the old name: it is another one.
+    seen_names = {*plan.input.schema.names}
+    read_then, read_now = stored.types.keys() - seen_names, {*plan.input.read_names} - seen_names
+    return pending_renames(pairs, there, wanted) | pending_renames(pairs, read_then, read_now)
+
+
+def _types_seen(stored: OperatorState) -> dict[str, str]:
+    """The types of the columns that a stored operator sees, after its stages."""
+    return types_after(stored_description(stored).stages, stored.types, stored_zones(stored))
 
 
 def _results(plan: Plan, names: Mapping[str, str], changes: Sequence[SettingChange]) -> list[tuple[str, str]]:

@@ -135,6 +135,8 @@ _STAGES: dict[str, tuple[SettingRule, str]] = {
     STAGES: (stages_rule, "for rows from now on; those in the late ledger may be put back by it"),
 }
 _IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
+# Who reads the rows says whether its state can follow.
+_SIGNED: tuple[SettingRule, str] = (_always, "for rows from now on")
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     **_ORIGINS,
@@ -158,6 +160,7 @@ _DEDUP: dict[str, tuple[SettingRule, str]] = {
     "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
     "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
     "in_order": _IN_ORDER,
+    "signed": _SIGNED,
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
@@ -165,6 +168,7 @@ _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_STAGES,
     "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
     "in_order": _IN_ORDER,
+    "signed": _SIGNED,
 }
 _ABSENT = {"allowed_lateness_us": 0, "in_order": False, "window_offsets": False, "stages": []}
 """Settings that are not stored at these values."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidestate.operators.describe.stages import Decode, StoredStage, derivation
-from tidestate.operators.plan.plan import PANE_KIND, Plan
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
 
 STAGES = "stages"
@@ -28,7 +28,7 @@ def stages_rule(was: Any, now: Any, plan: Plan) -> str:
     before, after = (computing(msgspec.convert(stored or [], list[StoredStage])) for stored in (was, now))
     if before == after:
         return ""
-    if plan.input.signed or (isinstance(plan, AlteredPlan) and PANE_KIND in plan.input.schema.names):
+    if plan.input.signed or (isinstance(plan, AlteredPlan) and plan.retracts):
         return _SIGNED
     if column := next((name for name in kept_by(plan) if derivation(before, name) != derivation(after, name)), None):
         return f"state is kept by {column}, which would be computed in another way"

@@ -69,17 +69,19 @@ def zone_texts(plan: Plan) -> dict[str, str]:
 
 def with_zones(plan: Plan, zones: Zones) -> Plan:
     """The plan as it computes by these rules; a zone that is not among them keeps its own."""
-    own = {name: zones.get(name, rules) for name, rules in plan.zones.items()}
-    if own == plan.zones:
+    own_zones = {name: zones.get(name, rules) for name, rules in plan.zones.items()}
+    if own_zones == plan.zones:
         return plan
-    plan = replace(plan, zones=own)
+    plan = replace(plan, zones=own_zones)
     if (stages := plan.input.stages) is not None:
-        plan = plan.with_input(stages=replace(stages, steps=tuple(_stage_by(step, own) for step in stages.steps)))
+        plan = plan.with_input(
+            stages=replace(stages, steps=tuple(_stage_by(step, own_zones) for step in stages.steps))
+        )
     if isinstance(plan, GroupTables):
-        aggregates = tuple(_aggregate_by(bound, own) for bound in plan.aggregates)
-        plan = replace(plan, aggregates=aggregates, shown=_condition_by(plan.shown, own))
+        aggregates = tuple(_aggregate_by(bound, own_zones) for bound in plan.aggregates)
+        plan = replace(plan, aggregates=aggregates, shown=_condition_by(plan.shown, own_zones))
     if isinstance(plan, AlteredPlan):
-        plan = replace(plan, shift=_span_by(plan.shift, own), duration=_span_by(plan.duration, own))
+        plan = replace(plan, shift=_span_by(plan.shift, own_zones), duration=_span_by(plan.duration, own_zones))
     return plan
 
 
@@ -92,17 +94,17 @@ def follow_zones(graph: Graph, head: Manifest, stored_rules: Zones) -> tuple[Gra
     """A graph that was bound to the rules of this installation, by those that the job goes on with from ``head``,
     which has ``stored_rules``; and what differs.
     """
-    kept, changes = {**stored_rules}, list[ZoneChange]()
+    rules_by_zone, changes = {**stored_rules}, list[ZoneChange]()
     for name, stored in stored_rules.items():
         rules = next((plan.zones[name] for plan in graph.plans.values() if name in plan.zones), stored)
         if (anywhere := stored.first_difference(rules, *_ALL_TIMES)) is None:
             continue
         span = _times_met(graph, head, name)
-        met = None if span is None else stored.first_difference(rules, *span)
-        if met is None:
-            kept[name] = rules
-        changes.append(ZoneChange(name, *(met or anywhere), taken=met is None))
-    return by_zones(graph, kept), changes
+        difference = None if span is None else stored.first_difference(rules, *span)
+        if difference is None:
+            rules_by_zone[name] = rules
+        changes.append(ZoneChange(name, *(difference or anywhere), taken=difference is None))
+    return by_zones(graph, rules_by_zone), changes
 
 
 def _times_met(graph: Graph, head: Manifest, zone: str) -> tuple[int, int] | None:
@@ -147,8 +149,8 @@ def _first_met(plan: Plan, stored: OperatorState | None) -> int:
         return _ALL_TIMES[1]  # it begins without state
     if not _is_fixed(plan) or stored.watermark_us is None:
         return _ALL_TIMES[0]
-    gone = plan.expired_at(stored.watermark_us)
-    return max(_ALL_TIMES[0], gone - (_reach(plan) or 0))
+    expired_us = plan.expired_at(stored.watermark_us)
+    return max(_ALL_TIMES[0], expired_us - (_reach(plan) or 0))
 
 
 def _reach(plan: Plan) -> int | None:

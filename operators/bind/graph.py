@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
+from dataclasses import replace as replace_fields
+from functools import partial
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.named_zones import zones_named
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.output_origin import with_origins
+from tidestate.operators.bind.signs import knowing_signs, says_signed, selecting_plain_rows, unclear_sides
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -42,19 +45,50 @@ def no_kept_rules(_name: str) -> ZoneRules | None:
 
 
 def bind_graph(
-    description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema], fallback: KeptRules = no_kept_rules
+    description: Runnable,
+    schemas: pa.Schema | Mapping[str, pa.Schema],
+    fallback: KeptRules = no_kept_rules,
+    by_name: Collection[str] = (),
 ) -> Graph:
     """Check ``description`` against the schemas of its streams, by name where there are several. A zone that this
-    host does not know has the rules of ``fallback``.
+    host does not know has the rules of ``fallback``. ``by_name``: the operators that have begun when names of columns
+    decided, see `tidestate.operators.bind.signs`.
 
     Raises `UsageError`; nothing has happened then.
     """
-    if not isinstance(description, Chain):
-        schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
-        _check_followed(description, set())
-        return single_operator(
-            bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description, fallback))
-        )
+    graph = (
+        _bound_chain(description, schemas, fallback, by_name)
+        if isinstance(description, Chain)
+        else _bound_alone(description, schemas, fallback, by_name)
+    )
+    if any(plan.has_plain_rows for plan in graph.plans.values()):
+        return replace_fields(graph, bind_by_name=partial(bind_graph, description, schemas, fallback))
+    return graph
+
+
+def _bound_alone(
+    description: Runnable,
+    schemas: pa.Schema | Mapping[str, pa.Schema],
+    fallback: KeptRules,
+    by_name: Collection[str],
+) -> Graph:
+    schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
+    _check_followed(description, set())
+    signed = says_signed(description)
+    if signed:
+        _check_signed(description)
+    description = knowing_signs(description, signed=signed, by_name=description.name in by_name)
+    return single_operator(
+        bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description, fallback))
+    )
+
+
+def _bound_chain(
+    description: Chain,
+    schemas: pa.Schema | Mapping[str, pa.Schema],
+    fallback: KeptRules,
+    by_name: Collection[str],
+) -> Graph:
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
@@ -65,14 +99,20 @@ def bind_graph(
         )
     given = {name: _readable(description, schema, name) for name, schema in given.items()}
     nodes: dict[str, Node] = {}
+    unclear: dict[str, UsageError] = {}
     read: dict[str, dict[str, None]] = {name: {} for name in given}
     for operator, origins in zip(with_origins(description), description.inputs, strict=True):
         own = {name: given[name] for name in origins if name in given}
+        if origins[0] in nodes and nodes[origins[0]].plan.has_plain_rows:
+            operator = selecting_plain_rows(operator)
         bound = {name: own[name] if name in own else _of_panes(operator, nodes[name].plan) for name in origins}
         operator, schema = _fitted(operator, origins, bound, nodes)
-        signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
+        signed = says_signed(operator) or any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
             _check_signed(operator)
+            if (error := unclear_sides(operator, origins, nodes)) is not None:
+                unclear[operator.name] = error
+        operator = knowing_signs(operator, signed=signed, by_name=operator.name in by_name)
         for name in origins:
             _check_edges(operator, nodes[name].plan if name in nodes else None)
         zones = installed_zones(operator, fallback)
@@ -84,9 +124,8 @@ def bind_graph(
         for name in own:
             read[name] |= dict.fromkeys(given[name].names if isinstance(operator, Sided) else plan.input.read_names)
         nodes[operator.name] = node
-    graph = Graph(
-        tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()}, description.outputs
-    )
+    streams = {name: tuple(columns) for name, columns in read.items()}
+    graph = Graph(tuple(nodes.values()), streams, description.outputs, unclear=unclear)
     _check_orders(graph)
     return graph
 

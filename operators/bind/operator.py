@@ -7,13 +7,14 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import input_columns, key_field, name_taken, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.named_zones import zones_for
 from tidestate.operators.bind.output_origin import check_origin, with_origin
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
+from tidestate.operators.bind.signs import as_stored, check_signs, says_signed
 from tidestate.operators.bind.stages import bind_stages, check_computed
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
@@ -41,7 +42,7 @@ from tidestate.operators.windows.edges import EdgePlan
 from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.rolling_plan import RollingPlan
-from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.plain import schema_with_fields
 from tidestate.statestore.spec.tables import TIME
 
@@ -52,7 +53,7 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False,
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     ``zones``: the rules of those that its expressions name, of this installation at a start, of the manifest later.
     """
-    description = with_origin(description)
+    description, signed = with_origin(description), signed or says_signed(description)
     check_computed(description, signed=signed)
     own_zones = zones_for(description, zones or {})
     staged = bind_stages(description.stages, schema, own_zones)
@@ -70,6 +71,8 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False,
 def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones) -> Plan:
     if signed and not isinstance(description, Union | Altered):
         check_signed(description)
+    if signed:
+        check_signs(description, schema)
     if isinstance(description, Deduplicate):
         return _bind_dedup(description, schema)
     if isinstance(description, Altered):
@@ -100,7 +103,8 @@ def _bind_altered(description: Altered, schema: pa.Schema, zones: Zones) -> Alte
     for name in times:
         check_event_time(name, schema)
     if clash := sorted({"reason", "watermark"} & set(columns)):
-        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
+        raise name_taken("these names are reserved", clash)
+    description = as_stored(description, columns)
     if description.offset is not None:
         check_offset(schema, description.offset)
     input_types = {name: schema.field(name).type for name in columns}
@@ -143,7 +147,8 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
     columns = require_columns(input_columns(description, schema.names), schema)
     check_event_time(description.event_time, schema)
     if clash := sorted({"reason", "watermark", UNTIL} & set(columns)):
-        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
+        raise name_taken("these names are reserved", clash)
+    description = as_stored(description, columns)
     fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
     return DedupPlan(
         name=description.name,
@@ -159,4 +164,5 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
         within_us=description.within_us,
         in_order=description.in_order,
         follows=description.allowed_lateness_us is None,
+        has_plain_rows=description.signed is False,
     )

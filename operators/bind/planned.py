@@ -53,7 +53,7 @@ def compare_graph(graph: Graph, head: Manifest, dropped: Dropped) -> Comparison:
             comparison.changes.append(PlannedChange(name, "operator", None, name, new_line(name)))
         else:
             _compare(comparison, node, stored, head.id + 1, dropped)
-    if (behind := refused_behind(graph, head.operators, stored_stages(head))) is not None:
+    if (behind := refused_behind(graph, head.operators, stored_stages(head, graph))) is not None:
         name, change = behind
         comparison.refusals.append(refusal(name, [change]))
         comparison.changes.append(_planned(name, change))

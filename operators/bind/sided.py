@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import input_columns, key_field, name_taken, require_columns
 from tidestate.operators.bind.default_watermark import by_side
+from tidestate.operators.bind.signs import as_stored
 from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
@@ -54,6 +55,7 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
 def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     """The plan of a union over rows of ``schema``. Raises `UsageError`."""
     types = _side_types(description, schema, ())
+    description = as_stored(description, types.names)
     for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
         _check_place(types, column, what, description.sides, description.sides.names[0])
     plan = UnionPlan(
@@ -66,6 +68,7 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
         ),
         configuration=configuration_of(description),
         in_order=description.in_order,
+        has_plain_rows=description.signed is False,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
@@ -174,7 +177,7 @@ def _side_types(
     columns = require_columns(input_columns(description, schema.names), schema)
     description.sides.check_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):
-        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
+        raise name_taken("these names are reserved", clash)
     types = [schema.field(name).type for name in columns]
     plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
     pairs = zip(columns, plain, strict=True)

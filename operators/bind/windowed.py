@@ -18,6 +18,7 @@ from tidestate.operators.bind.columns import (
     check_paths,
     input_columns,
     key_field,
+    name_taken,
     require_columns,
 )
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
@@ -125,7 +126,7 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     columns = require_columns(input_columns(description, schema.names, signed=signed), schema)
     lacking = added(description)
     if clash := sorted(set(lacking) & set(schema.names)):
-        raise UsageError("this name is reserved: rename the input column", code="name-taken", names=clash)
+        raise name_taken("this name is reserved", clash)
     bounds = (START, END) if description.windows is None else ()
     end = description.windows.end_column if isinstance(description.windows, Sliding) else None
     times = [name for name in (description.event_time, *bounds, end) if name]
@@ -291,8 +292,8 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         taken = [*description.key, *names]
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
-            raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
+            raise name_taken("these names of keys and results are taken or reserved", clash, verb="with_columns")
     timing = {WINDOW_TIMING} if description.ledger_timing else set()
     clash = sorted(set(input_columns(description, ())) & {"reason", "watermark", ONLY, *OTHER_BOUNDS, *timing})
     if clash:
-        raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)
+        raise name_taken("the late ledger uses these names", clash, verb="with_columns")

@@ -12,7 +12,7 @@ from tidestate.statestore.spec.added import Added
 class Altered(Runnable, frozen=True, tag="altered"):
     """Passes rows on with other times: ``shift_us`` later, and ending ``duration_us`` after their start. A column or
     an expression may say it of each row instead: then none is shifted by less than ``shift_us``. ``in_order``: once
-    the watermark has passed the rows.
+    the watermark has passed the rows. ``signed``: as of `tidestate.operators.describe.union.Union`.
     """
 
     event_time: str
@@ -27,6 +27,7 @@ class Altered(Runnable, frozen=True, tag="altered"):
     in_order: Annotated[bool, Added("rows-in-order/1")] = False
     shift_expression: Annotated[ExprNode | None, Added("altered-by-expressions/1")] = None
     duration_expression: Annotated[ExprNode | None, Added("altered-by-expressions/1")] = None
+    signed: Annotated[bool | None, Added("plain-rows/1")] = None
 
     @property
     def shift_tree(self) -> ExprNode | None:

@@ -12,7 +12,8 @@ class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
     """Passes on the first row with each value of ``on``, for as long as values are remembered.
 
     ``allowed_lateness_us``: how far behind the watermark a row is still accepted; None: as the operators need that
-    read it. Not stored where it is 0.
+    read it. Not stored where it is 0. ``signed``: as of `tidestate.operators.describe.union.Union`, where None stands
+    for rows of which operators behind this one get no columns that are called as those of panes.
     """
 
     event_time: str
@@ -21,3 +22,4 @@ class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
     watermark_delay_us: int
     in_order: bool = False
     allowed_lateness_us: Annotated[int | None, Added("deduplication-lateness/1")] = None
+    signed: Annotated[bool | None, Added("plain-rows/1")] = None

@@ -45,7 +45,8 @@ class Emitted:
 
     ``key``: the columns that identify a row together with its window; None for rows that have no identity but
     themselves, as those of a join. ``withdraws``: what no longer counts is retracted. ``partial``: why the newest
-    pane of a window is not its result; empty if it is. ``late``: the columns of late rows, by operator.
+    pane of a window is not its result; empty if it is. ``late``: the columns of late rows, by operator. ``is_plain``:
+    rows have none of the columns of panes, whatever theirs are called.
     """
 
     operator: str
@@ -54,6 +55,7 @@ class Emitted:
     withdraws: bool
     partial: str = ""
     late: tuple[pa.Schema, ...] = ()
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,8 @@ class Select(Compute, frozen=True, kw_only=True, tag="select"):
         return [*self.names, *kept_names, *self.columns]
 
 
-class Filter(Stage, frozen=True, kw_only=True, tag="where"):
-    """Rows whose condition is not true are left out: they are in no result and no ledger, but count for the watermark
-    as if they were there.
-    """
+class ByCondition(Stage, frozen=True, kw_only=True):
+    """Rows are asked for a ``condition``, and keep their columns."""
 
     needs: ClassVar[tuple[str, ...]] = ("expressions/1",)
     condition: ExprNode
@@ -118,7 +116,13 @@ class Filter(Stage, frozen=True, kw_only=True, tag="where"):
         return ()
 
 
-class Expect(Stage, frozen=True, kw_only=True, tag="expect", omit_defaults=True):
+class Filter(ByCondition, frozen=True, kw_only=True, tag="where"):
+    """Rows whose condition is not true are left out: they are in no result and no ledger, but count for the watermark
+    as if they were there.
+    """
+
+
+class Expect(ByCondition, frozen=True, kw_only=True, tag="expect", omit_defaults=True):
     """Rows are expected to meet a condition, which is true of them. Those that do not are counted, and ``otherwise``:
     in the late ledger, ``expectation``, instead of the operator; or processed all the same (``count``); or they fail
     the batch, of which nothing is published then. ``at_most``: the batch fails too if this share of its events, and
@@ -127,17 +131,8 @@ class Expect(Stage, frozen=True, kw_only=True, tag="expect", omit_defaults=True)
 
     needs: ClassVar[tuple[str, ...]] = ("expressions/1", "expectations/1")
     name: str
-    condition: ExprNode
     otherwise: Otherwise = "ledger"
     at_most: float | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return columns_needed(self.condition)
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        return ()
 
 
 StoredStage = Decode | Compute | Select | Filter | Expect

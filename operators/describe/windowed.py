@@ -50,7 +50,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
 
     ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
     `lateness_us`. ``ledger_timing``: whether the late ledger says where each row lay from the current window.
-    ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
+    ``signed``: rows whose column ``kind`` is ``retract`` retract others: those of a stream that says so, and behind
+    operators that retract, where it is set when it is bound.
     ``having``: panes are emitted where it is true. ``window_offsets``: windows store the first and last offset of
     their messages.
     """

@@ -199,6 +199,8 @@ class Lanes(Generic[_P]):
             for name, sink in zip(_names(several, output), several, strict=True)
         ]
         job.late_sink = job.late_sink or "late" in sinks.each
+        with_sink = {lane.operator for lane in self._each if lane.kind == "panes"}
+        job.sinkless = tuple(name for name in job.graph.several if name not in with_sink) if with_sink else ()
 
     def hold(self, wait: Callable[[float], None]) -> None:
         """Wait until all sinks that can be no further behind are ready to take more."""

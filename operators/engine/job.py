@@ -19,6 +19,7 @@ import msgspec
 
 from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
+from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.expectations import check_expectations
@@ -283,6 +284,8 @@ class Job:
         """What sinks have accepted."""
         self.late_sink = False
         """Whether this run has a sink for late rows."""
+        self.sinkless: tuple[str, ...] = ()
+        """The outputs for which this run has no sink, where it has some for others."""
         self._recorded = True
         self._progress = {
             name: restarted_progress(graph.plans[name].input.watermarks, stored.get(name) or begun)
@@ -325,6 +328,7 @@ class Job:
                 progress_of(operator)  # raises before anything is published
         check_letter_case(checkpoint, graph.plans, head.operators if head is not None else ())
         taken = take_over(graph, head, **follow) if head is not None else None
+        graph = as_it_began(graph, head)
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow: no fence
@@ -524,7 +528,8 @@ class Job:
 
     def _delivered(self, withheld: bool) -> Delivered:
         """What the next checkpoint records as delivered; its own output too if no sink gets it."""
-        found, own = msgspec.structs.replace(self.delivered, late_sink=self.late_sink), self.head.id + 1
+        found, own = self.delivered, self.head.id + 1
+        found = msgspec.structs.replace(found, late_sink=self.late_sink, sinkless=self.sinkless)
         return found.reached("panes", own).reached("late", own) if withheld else found
 
     def mark_delivered(

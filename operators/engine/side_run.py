@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tidestate.operators.bind.evolve_zones import by_zones
+from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.bind.stored_description import zones_of_job
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.delivery import read_rows
@@ -64,6 +65,7 @@ class SideRun(Generic[_B, _P]):
         self, main: Driver[_B, _P], graph: Graph, transport: Transport[_B, _P], runner: Runner, hook: JobHook
     ) -> None:
         self._main, self._transport, self._runner, self._hook = main, transport, runner, hook
+        graph = as_it_began(graph, main.head)
         self._head, self._graph = main.head, by_zones(graph, zones_of_job(main.head.operators, graph.plans))
         losses = {name: operator.rebuilding for name, operator in self._head.operators.items()}
         self._since = min(loss.since for loss in losses.values() if loss is not None)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidestate.operators.bind.evolve_zones import follow_zones
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.planned import compare_graph
+from tidestate.operators.bind.signs import as_it_began, begun_by_name, line_of
 from tidestate.operators.bind.stored_description import zones_of_job
 from tidestate.operators.bind.stored_streams import other_names, schemas_of_streams
 from tidestate.operators.describe.job_streams import JobStreams
@@ -70,8 +71,9 @@ def plan_start(
         check_runner(head, "standalone" if runner is None and by_hand else runner)
     except IncompatibleError as error:
         return StartPlan(public_url(where), number, refusals=(StartRefusal.of(error),), notes=tuple(notes))
-    graph, lacking_zones = _bound(description, head, columns)
+    bound, lacking_zones = _bound(description, head, columns)
     notes += map(unknown_zone_line, lacking_zones)
+    graph = as_it_began(bound, head)
     comparison = compare_graph(graph, head, policy.dropped)
     errors = [
         *_of_sinks(graph, fit_sinks),
@@ -87,16 +89,30 @@ def plan_start(
         notes.append(
             "streams have new names, so a standalone run would take its newest batch for another one (input-differs)"
         )
-    if not errors:
-        stored_rules = zones_of_job(head.operators, graph.plans)
-        notes += [change.line for change in follow_zones(graph, head, stored_rules)[1]]
+    notes += [] if errors else _notes_of_changes(bound, head)
+    notes += _notes_of_runs(checkpoint, head, policy, runner)
+    refusals = tuple(map(StartRefusal.of, errors))
+    return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes), ended=head.drained)
+
+
+def _notes_of_changes(bound: Graph, head: Manifest) -> list[str]:
+    """What a start would log beside changes of operators, of a job as it was bound before its root was looked at."""
+    graph, stored_rules = as_it_began(bound, head), zones_of_job(head.operators, bound.plans)
+    return [
+        *(change.line for change in follow_zones(graph, head, stored_rules)[1]),
+        *(line_of(name, columns) for name, columns in begun_by_name(bound, head).items()),
+    ]
+
+
+def _notes_of_runs(checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None) -> list[str]:
+    """What there is to know of a driver that runs, and of the runner that goes on."""
+    notes = []
     driver = running(checkpoint)
     if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
     if runner is None and (note := runner_note(head)) is not None:
         notes.append(note)
-    refusals = tuple(map(StartRefusal.of, errors))
-    return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes), ended=head.drained)
+    return notes
 
 
 def _new_root(
@@ -113,7 +129,7 @@ def _new_root(
             None,
             notes=("the columns of its input are not known: give files or a schema to check them",),
         )
-    graph = bind_graph(description, schema)
+    graph = as_it_began(bind_graph(description, schema), None)
     errors = [*_of_sinks(graph, fit_sinks), *_of_policy(graph, policy, runner)]
     return StartPlan(public_url(root), None, refusals=tuple(map(StartRefusal.of, errors)))
 

@@ -42,7 +42,7 @@ _ROUND_TO = range(19)
 _EXACT_DOUBLE = 2**52
 """From here on a double has no fraction."""
 _LEAST_SCALE = 6
-"""Of a quotient."""
+"""How many digits after the point a quotient of decimals keeps at least, as in Spark."""
 _LONGEST = 76
 _KERNELS = {"add": "add", "sub": "subtract", "mul": "multiply"}
 """Arrow's types of their results are those of Spark, as long as they have 38 digits."""
@@ -82,33 +82,36 @@ def _wrapped(left: pa.Array, right: pa.Array, name: str) -> pa.Array:
     plain = pa.int64() if kind in (INSTANT, LOCAL, SPAN) else kind
     numbers = [numbers_of(column.view(pa.int64()) if plain != column.type else column) for column in (left, right)]
     with np.errstate(over="ignore"):
-        wrapped = _WRAPPED[name](*numbers)
-    overflows = _overflows(name, numbers[0], numbers[1], wrapped)
-    return arrow_column(np.where(overflows, 0, wrapped), nulls_of(left, right) | overflows, kind)
+        wrapped_numbers = _WRAPPED[name](*numbers)
+    overflows = _overflows(name, numbers[0], numbers[1], wrapped_numbers)
+    return arrow_column(np.where(overflows, 0, wrapped_numbers), nulls_of(left, right) | overflows, kind)
 
 
-def _overflows(name: str, left: AnyNumbers, right: AnyNumbers, wrapped: AnyNumbers) -> Flags:
+def _overflows(name: str, left: AnyNumbers, right: AnyNumbers, wrapped_numbers: AnyNumbers) -> Flags:
     """Where a wrapped result is not the true one; all three have one type."""
-    limits = np.iinfo(wrapped.dtype)
-    if wrapped.dtype.itemsize < 8:
+    limits = np.iinfo(wrapped_numbers.dtype)
+    if wrapped_numbers.dtype.itemsize < 8:
         # The true result fits into 64 bits.
         wide = _WRAPPED[name](left.astype(np.int64), right.astype(np.int64))
         result: Flags = (wide < int(limits.min)) | (wide > int(limits.max))
         return result
     if name == "mul":
+        # A product that did not go round can be divided again, without anything left over.
         divisor = np.where(left == 0, 1, left)
         with np.errstate(over="ignore"):
-            differs = (wrapped // divisor != right) | (wrapped % divisor != 0)
+            differs = (wrapped_numbers // divisor != right) | (wrapped_numbers % divisor != 0)
         # The smallest number divided by -1 wraps to itself, which hides the overflow.
-        hidden = (left == -1) & (right == limits.min) if limits.min else np.zeros(len(left), np.bool_)
-        wrong: Flags = (left != 0) & (differs | hidden)
+        is_least_negated = (left == -1) & (right == limits.min) if limits.min else np.zeros(len(left), np.bool_)
+        wrong: Flags = (left != 0) & (differs | is_least_negated)
         return wrong
     if not limits.min:
-        below: Flags = wrapped < left if name == "add" else right > left
+        # Without a sign a sum that went round is below what was added to, and a difference has to borrow.
+        below: Flags = wrapped_numbers < left if name == "add" else right > left
         return below
-    other = right if name == "add" else ~right
-    turned: Flags = ((left ^ wrapped) & (other ^ wrapped)) < 0
-    return turned
+    # A sum overflows where both numbers have one sign and it has the other; ``~right`` has the sign of the negative.
+    addend = right if name == "add" else ~right
+    has_other_sign: Flags = ((left ^ wrapped_numbers) & (addend ^ wrapped_numbers)) < 0
+    return has_other_sign
 
 
 def _bind_times(call: BoundCall, name: str) -> Operand:
@@ -182,17 +185,17 @@ def _truncated(numbers: AnyNumbers, by: AnyNumbers) -> AnyNumbers:
     """Division towards zero; NumPy's goes down."""
     quotient = numbers // by
     is_lower = (numbers % by != 0) & ((numbers < 0) != (by < 0))
-    truncated: AnyNumbers = quotient + is_lower.astype(quotient.dtype)
-    return truncated
+    whole_quotient: AnyNumbers = quotient + is_lower.astype(quotient.dtype)
+    return whole_quotient
 
 
 def _positive_rest(numbers: AnyNumbers, by: AnyNumbers) -> AnyNumbers:
     """What is left over, not negative where the divisor is not."""
-    rest = np.fmod(numbers, by)
-    if rest.dtype.kind == "f":
-        return np.where(rest < 0, np.fmod(rest + by, by), rest)
+    remainder = np.fmod(numbers, by)
+    if remainder.dtype.kind == "f":
+        return np.where(remainder < 0, np.fmod(remainder + by, by), remainder)
     # Added only where the sum lies between both, so that it never goes round.
-    return np.where((rest < 0) & (by > 0), rest + by, rest)
+    return np.where((remainder < 0) & (by > 0), remainder + by, remainder)
 
 
 def _bind_power(call: BoundCall) -> Operand:
@@ -253,9 +256,9 @@ def _bind_rounded(call: BoundCall, mode: str) -> Operand:
 
 def _whole(column: pa.Array, mode: str) -> pa.Array:
     numbers = numbers_of(column).astype(np.float64)
-    rounded = np.floor(numbers) if mode == "down" else np.ceil(numbers)
-    fits = (rounded >= -(2.0**63)) & (rounded < 2.0**63)
-    return arrow_column(np.where(fits, rounded, 0).astype(np.int64), nulls_of(column) | ~fits, _WHOLE)
+    whole_numbers = np.floor(numbers) if mode == "down" else np.ceil(numbers)
+    fits = (whole_numbers >= -(2.0**63)) & (whole_numbers < 2.0**63)
+    return arrow_column(np.where(fits, whole_numbers, 0).astype(np.int64), nulls_of(column) | ~fits, _WHOLE)
 
 
 def _bind_round(call: BoundCall) -> Operand:
@@ -281,19 +284,21 @@ def _rounded(column: pa.Array, digits: int) -> pa.Array:
     """
     numbers = numbers_of(column).astype(np.float64)
     with np.errstate(all="ignore"):
-        shifted = np.abs(numbers) * 10.0**digits
-        nearest = np.floor(shifted + 0.5)
-        doubt = np.abs(shifted - np.floor(shifted) - 0.5) <= shifted * 2.0**-50
+        scaled_numbers = np.abs(numbers) * 10.0**digits
+        nearest = np.floor(scaled_numbers + 0.5)
+        doubt = np.abs(scaled_numbers - np.floor(scaled_numbers) - 0.5) <= scaled_numbers * 2.0**-50
         result = np.copysign(nearest / 10.0**digits, numbers)
     if digits == 0:
         doubt = np.zeros(len(numbers), np.bool_)
-    doubt |= (shifted >= _EXACT_DOUBLE) | (column.type == pa.float32())
+    doubt |= (scaled_numbers >= _EXACT_DOUBLE) | (column.type == pa.float32())
     doubt &= np.isfinite(numbers) & (numbers != 0)
     result = np.where(np.isfinite(numbers), result, numbers)
-    places = np.flatnonzero(doubt)
+    row_numbers = np.flatnonzero(doubt)
     write = str if column.type == pa.float32() else repr
-    plain = (np.float32(number) if column.type == pa.float32() else number for number in numbers[places].tolist())
-    result[places] = [_digits_rounded(write(number), digits) for number in plain]
+    plain = (
+        np.float32(number) if column.type == pa.float32() else number for number in numbers[row_numbers].tolist()
+    )
+    result[row_numbers] = [_digits_rounded(write(number), digits) for number in plain]
     return arrow_column(result.astype(dtype_of(column.type)), nulls_of(column), column.type)
 
 
@@ -373,8 +378,8 @@ def _half_up(column: pa.Array, scale: int) -> pa.Array:
 def _bind_rounded_decimal(operand: Operand, digits: int, mode: str) -> Operand:
     """A decimal with at most ``digits`` after the point, and one more in front of it for what is rounded up."""
     precision, scale = digits_and_scale(operand.type)
-    kept = min(digits, scale)
-    kind = pa.decimal128(min(precision - scale + 1 + kept, MAX_DIGITS), kept)
+    result_scale = min(digits, scale)
+    kind = pa.decimal128(min(precision - scale + 1 + result_scale, MAX_DIGITS), result_scale)
     return apply_kernel(kind, partial(_rounded_decimals, kind=kind, mode=mode), operand)
 
 

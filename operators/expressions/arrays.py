@@ -37,8 +37,8 @@ def repeat_value(value: pa.Scalar, rows: int) -> pa.Array:
 
 def numbers_of(column: pa.Array) -> AnyNumbers:
     """The values of a column of numbers, of shape ``(rows,)``; 0 where it is null."""
-    filled = column.fill_null(pa.scalar(0, column.type)) if column.null_count else column
-    return filled.to_numpy(zero_copy_only=False)
+    without_nulls = column.fill_null(pa.scalar(0, column.type)) if column.null_count else column
+    return without_nulls.to_numpy(zero_copy_only=False)
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
@@ -86,9 +86,10 @@ def flags_of(column: pa.Array) -> Flags:
 
 def by_distinct(column: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
     """``function`` of each value, called once for each that there is; null of null."""
-    encoded = column.dictionary_encode()
-    values = pa.array([function(value) for value in encoded.dictionary.to_pylist()], kind)
-    return values.take(encoded.indices)
+    # A batch has few values many times, and a call of Python costs more than to encode a row.
+    dictionary_column = column.dictionary_encode()
+    values = pa.array([function(value) for value in dictionary_column.dictionary.to_pylist()], kind)
+    return values.take(dictionary_column.indices)
 
 
 def text_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:

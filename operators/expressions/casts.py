@@ -133,8 +133,8 @@ def fit_digits(wide: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> p
         wide_type = _WIDE(76, digits_and_scale(wide.type)[1])
         longest = Decimal(10) ** (kind.precision - kind.scale)
         low, high = (pa.scalar(bound, wide_type) for bound in (-longest, longest))
-        same = wide.cast(wide_type)
-        inside = run("and", run("less", same, high), run("greater", same, low))
+        wide_numbers = wide.cast(wide_type)
+        inside = run("and", run("less", wide_numbers, high), run("greater", wide_numbers, low))
         nulls: Flags = ~inside.fill_null(True).to_numpy(zero_copy_only=False)
         return without(wide, nulls).cast(kind)
 
@@ -151,10 +151,10 @@ def _decimal_of_text(text: str, kind: pa.Decimal128Type | pa.Decimal256Type) -> 
     if value.adjusted() > 40 and value:
         return None
     try:
-        rounded = value.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
+        decimal_value = value.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
     except InvalidOperation:
         return None
-    return rounded if rounded.adjusted() < kind.precision - kind.scale or not rounded else None
+    return decimal_value if decimal_value.adjusted() < kind.precision - kind.scale or not decimal_value else None
 
 
 def _of_decimal(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -163,11 +163,13 @@ def _of_decimal(column: pa.Array, kind: pa.DataType) -> pa.Array:
         # Through text a decimal is the float that is nearest to it; Arrow's own cast may be the next one.
         return column.cast(pa.string()).cast(pa.float64()).cast(kind, safe=False)
     wide = column.cast(_WIDE(76, digits_and_scale(column.type)[1]))
-    whole = pc.round(wide, 0, "towards_zero")
+    whole_numbers = pc.round(wide, 0, "towards_zero")
     limits = np.iinfo(dtype_of(kind))
     low, high = (pa.scalar(Decimal(int(limit)), wide.type) for limit in (limits.min, limits.max))
-    inside = run("and", run("less_equal", whole, high), run("greater_equal", whole, low))
-    return without(whole, ~inside.fill_null(True).to_numpy(zero_copy_only=False)).cast(_WIDE(76, 0)).cast(kind)
+    inside = run("and", run("less_equal", whole_numbers, high), run("greater_equal", whole_numbers, low))
+    return (
+        without(whole_numbers, ~inside.fill_null(True).to_numpy(zero_copy_only=False)).cast(_WIDE(76, 0)).cast(kind)
+    )
 
 
 def _of_time(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -241,9 +243,9 @@ def _time_texts(column: pa.Array) -> pa.Array:
     """``2026-01-01 10:00:00`` with the fraction, if there is one, without zeros at its end. In UTC."""
     numbers = whole_numbers_of(column)
     far = (numbers < -62_135_596_800_000_000) | (numbers >= 253_402_300_800_000_000)
-    kept = without(column, far).view(LOCAL)
-    text = pc.strftime(kept, "%Y-%m-%d %H:%M:%S")
-    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".") if _has_fractions(kept) else _cut_fraction(text)
+    near_times = without(column, far).view(LOCAL)
+    text = pc.strftime(near_times, "%Y-%m-%d %H:%M:%S")
+    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".") if _has_fractions(near_times) else _cut_fraction(text)
 
 
 def _has_fractions(column: pa.Array) -> bool:

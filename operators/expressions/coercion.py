@@ -69,24 +69,24 @@ def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def _wider_whole(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    unsigned = [kind.bit_width for kind in (left, right) if pa.types.is_unsigned_integer(kind)]
+    unsigned_bits = [kind.bit_width for kind in (left, right) if pa.types.is_unsigned_integer(kind)]
     widest = max(left.bit_width, right.bit_width)
-    if len(unsigned) == 1:
+    if len(unsigned_bits) == 1:
         # A sign takes one more bit than the unsigned one has.
-        widest = max(widest, unsigned[0] * 2)
+        widest = max(widest, unsigned_bits[0] * 2)
         return pa.decimal128(20, 0) if widest > 64 else pa.type_for_alias(f"int{widest}")
-    return pa.type_for_alias(f"{'u' if unsigned else ''}int{widest}")
+    return pa.type_for_alias(f"{'u' if unsigned_bits else ''}int{widest}")
 
 
 def common_type(operands: Sequence[Operand]) -> pa.DataType | None:
     """The type in which operands meet; null if all are null, None if they do not meet."""
-    fixed = [operand.type for operand in operands if not operand.is_open]
+    fixed_types = [operand.type for operand in operands if not operand.is_open]
     kind: pa.DataType | None = None
-    if fixed:
-        kind = fixed[0]
-        for other in fixed[1:]:
-            kind = None if kind is None else wider_type(kind, other)
-    if fixed and kind is None:
+    if fixed_types:
+        kind = fixed_types[0]
+        for other_type in fixed_types[1:]:
+            kind = None if kind is None else wider_type(kind, other_type)
+    if fixed_types and kind is None:
         return None
     for operand in operands:
         if operand.is_open:

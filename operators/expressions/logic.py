@@ -66,15 +66,15 @@ def _coalesced(*data: Datum) -> pa.Array:
 
 
 def _bind_nullif(call: BoundCall) -> Operand:
-    value, other = comparands(call, call.operands)
-    kept = call.operands[0]
+    value, other_value = comparands(call, call.operands)
+    operand = call.operands[0]
     # What is compared may be wider than the value, which stays what it is.
-    result = brought_to(call, kept, _BOOL) if pa.types.is_null(kept.type) else kept
-    return apply_kernel(result.type, _nulled, result, value, other)
+    result = brought_to(call, operand, _BOOL) if pa.types.is_null(operand.type) else operand
+    return apply_kernel(result.type, _nulled, result, value, other_value)
 
 
-def _nulled(kept: Datum, value: Datum, other: Datum) -> pa.Array:
-    column, left, right = as_arrays(kept, value, other)
+def _nulled(result: Datum, value: Datum, other_value: Datum) -> pa.Array:
+    column, left, right = as_arrays(result, value, other_value)
     return pc.if_else(pa.array(flags_of(equal_values(left, right))), pa.scalar(None, column.type), column)
 
 

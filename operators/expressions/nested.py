@@ -96,13 +96,13 @@ def _bind_element_at(call: BoundCall) -> Operand:
             or not is_comparable_type(kind.key_type)
         ):
             call.refuse("a map, and a literal of the type of its keys")
-        wanted = try_cast(pa.array([key.as_py()], key.type), kind.key_type)[0]
-        return apply_kernel(function_type(kind.item_type), partial(_of_map, key=wanted), call.operands[0])
-    place = call.constant_whole(1, _PLACES)
+        map_key = try_cast(pa.array([key.as_py()], key.type), kind.key_type)[0]
+        return apply_kernel(function_type(kind.item_type), partial(_of_map, key=map_key), call.operands[0])
+    position = call.constant_whole(1, _PLACES)
     item = _list_item(call, kind)
-    if not place:
+    if not position:
         call.refuse("a place from 1 on, or from -1 back")
-    return apply_kernel(item, partial(_element, place=place), call.operands[0])
+    return apply_kernel(item, partial(_element, position=position), call.operands[0])
 
 
 def _of_map(column: pa.Array, key: pa.Scalar) -> pa.Array:
@@ -115,12 +115,13 @@ def _plain_list(column: pa.Array) -> pa.ListArray:
     return cast(pa.ListArray, column if pa.types.is_list(column.type) else column.cast(pa.list_(item)))
 
 
-def _element(column: pa.Array, place: int) -> pa.Array:
+def _element(column: pa.Array, position: int) -> pa.Array:
     lists = _plain_list(column)
     starts, ends = (np.asarray(bounds) for bounds in (lists.offsets[:-1], lists.offsets[1:]))
-    places = starts + place - 1 if place > 0 else ends + place
-    missing = (places < starts) | (places >= ends) | nulls_of(column)
-    return plain_column(lists.values.take(pa.array(places, mask=missing)))
+    # Values of all lists lie one after the other, so one look-up takes an element of each.
+    indices = starts + position - 1 if position > 0 else ends + position
+    is_missing = (indices < starts) | (indices >= ends) | nulls_of(column)
+    return plain_column(lists.values.take(pa.array(indices, mask=is_missing)))
 
 
 def _bind_size(call: BoundCall) -> Operand:
@@ -144,8 +145,8 @@ def _bind_contains(call: BoundCall) -> Operand:
         call.refuse("a list of plain values, and a literal")
     if not can_cast(value.type, item):
         call.refuse("a literal of the type that is in the list")
-    wanted = brought_to(call, value, item).constant or value.constant
-    return apply_kernel(_BOOL, partial(_contains, value=wanted), call.operands[0])
+    sought_value = brought_to(call, value, item).constant or value.constant
+    return apply_kernel(_BOOL, partial(_contains, value=sought_value), call.operands[0])
 
 
 def _contains(column: pa.Array, value: pa.Scalar) -> pa.Array:
@@ -153,8 +154,8 @@ def _contains(column: pa.Array, value: pa.Scalar) -> pa.Array:
     lists = _plain_list(column)
     ends = np.asarray(lists.offsets).astype(np.int64)
     flags = equal_values(plain_column(lists.values), value)
-    hits, unknown = (_any_of(rows, ends) for rows in (flags_of(flags), nulls_of(flags)))
-    return arrow_column(hits, nulls_of(column) | (unknown & ~hits), _BOOL)
+    hits, has_null = (_any_of(rows, ends) for rows in (flags_of(flags), nulls_of(flags)))
+    return arrow_column(hits, nulls_of(column) | (has_null & ~hits), _BOOL)
 
 
 def _any_of(flags: Flags, ends: npt.NDArray[np.int64]) -> Flags:
@@ -211,8 +212,8 @@ def _signed(number: int) -> int:
 def _hashes_of_longs(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """XXH64 of eight bytes each, by its definition, of all rows at once."""
     with np.errstate(over="ignore"):
-        mixed = _turned(values.view(np.uint64) * _PRIMES[1], 31) * _PRIMES[0]
-        hashes = (np.uint64(_SEED) + _PRIMES[4] + np.uint64(8)) ^ mixed
+        mixed_bits = _turned(values.view(np.uint64) * _PRIMES[1], 31) * _PRIMES[0]
+        hashes = (np.uint64(_SEED) + _PRIMES[4] + np.uint64(8)) ^ mixed_bits
         hashes = _turned(hashes, 27) * _PRIMES[0] + _PRIMES[3]
         for shift, prime in ((33, _PRIMES[1]), (29, _PRIMES[2])):
             hashes = (hashes ^ (hashes >> np.uint64(shift))) * prime
@@ -222,8 +223,8 @@ def _hashes_of_longs(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _turned(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
-    turned: npt.NDArray[np.uint64] = (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
-    return turned
+    rotated_values: npt.NDArray[np.uint64] = (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
+    return rotated_values
 
 
 def _bind_crc32(call: BoundCall) -> Operand:

@@ -93,24 +93,24 @@ class BoundCall:
             expression=self.text(self.node),
         )
 
-    def constant(self, place: int, kind: type, expected: str) -> Any:
+    def constant(self, position: int, kind: type, expected: str) -> Any:
         """The value of an argument that must be written down, of a class of Python."""
-        value = self.operands[place].constant
+        value = self.operands[position].constant
         plain = None if value is None else value.as_py()
         if not isinstance(plain, kind) or (isinstance(plain, bool) and kind is not bool):
-            self.refuse(f"{expected}, which must be a literal, as argument {place + 1}")
+            self.refuse(f"{expected}, which must be a literal, as argument {position + 1}")
         return plain
 
-    def constant_whole(self, place: int, bounds: range) -> int:
+    def constant_whole(self, position: int, bounds: range) -> int:
         """The whole number that an argument is."""
-        number: int = self.constant(place, int, "a whole number")
+        number: int = self.constant(position, int, "a whole number")
         if number not in bounds:
-            self.refuse(f"a whole number from {bounds[0]} to {bounds[-1]} as argument {place + 1}")
+            self.refuse(f"a whole number from {bounds[0]} to {bounds[-1]} as argument {position + 1}")
         return number
 
-    def constant_text(self, place: int) -> str:
+    def constant_text(self, position: int) -> str:
         """The text that an argument is."""
-        text: str = self.constant(place, str, "text")
+        text: str = self.constant(position, str, "text")
         return text
 
 

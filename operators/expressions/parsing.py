@@ -63,7 +63,7 @@ class Token(NamedTuple):
 
     kind: str
     text: str
-    place: int
+    position: int
     letters: str
 
 
@@ -100,12 +100,12 @@ def _tokens(text: str) -> list[Token]:
     return [*tokens, Token("end", "", length, "")]
 
 
-def _refuse(text: str, place: int, expected: str) -> NoReturn:
+def _refuse(text: str, position: int, expected: str) -> NoReturn:
     raise UsageError(
         f"this expression cannot be read: expected {expected}",
         code="expression-text",
-        place=place + 1,
-        found=repr(text[place : place + 40]) if place < len(text) else "the end",
+        place=position + 1,
+        found=repr(text[position : position + 40]) if position < len(text) else "the end",
         text=repr(text[:200]),
     )
 
@@ -121,7 +121,7 @@ class _Parser:
         return self._tokens[self._next]
 
     def refuse(self, expected: str) -> NoReturn:
-        _refuse(self._text, self.token.place, expected)
+        _refuse(self._text, self.token.position, expected)
 
     def advance(self) -> Token:
         token = self.token
@@ -130,8 +130,8 @@ class _Parser:
 
     def takes(self, *words: str) -> bool:
         """Whether the next tokens are these words or signs; they are read then."""
-        following = self._tokens[self._next : self._next + len(words)]
-        if [token.text for token in following if token.kind in ("word", "sign")] != list(words):
+        next_tokens = self._tokens[self._next : self._next + len(words)]
+        if [token.text for token in next_tokens if token.kind in ("word", "sign")] != list(words):
             return False
         self._next += len(words)
         return True
@@ -183,20 +183,20 @@ class _Parser:
             return CallNode("not", (CallNode("is_null", (tree,)),))
         if self.takes("is", "null"):
             return CallNode("is_null", (tree,))
-        negated = self.takes("not")
+        is_negated = self.takes("not")
         if self.takes("in", "("):
-            found: ExprNode = CallNode("isin", (tree, *self._arguments()))
+            condition: ExprNode = CallNode("isin", (tree, *self._arguments()))
         elif self.takes("between"):
             lower = self.expression(COMPARISON)
             self.expect("and")
-            found = CallNode("between", (tree, lower, self.expression(COMPARISON)))
-        elif negated and self.token.text in ("like", "rlike"):
-            found = CallNode(self.advance().text, (tree, self.expression(COMPARISON)))
-        elif negated:
+            condition = CallNode("between", (tree, lower, self.expression(COMPARISON)))
+        elif is_negated and self.token.text in ("like", "rlike"):
+            condition = CallNode(self.advance().text, (tree, self.expression(COMPARISON)))
+        elif is_negated:
             self.refuse("in, between, like or rlike after not")
         else:
             return None
-        return CallNode("not", (found,)) if negated else found
+        return CallNode("not", (condition,)) if is_negated else condition
 
     def _prefix(self) -> ExprNode:
         token = self.advance()
@@ -211,6 +211,7 @@ class _Parser:
             tree = self.expression(0)
             self.expect(")")
             return tree
+        # A literal with its sign: the least whole number has no positive one of its size.
         if token.text == "-" and self.token.kind == "number":
             return self._number(f"-{self.advance().text}")
         if token.text == "-":
@@ -222,11 +223,11 @@ class _Parser:
         return self._number(token.text)
 
     def _number(self, text: str) -> LiteralNode:
-        whole = text.lstrip("-").isdigit()
-        if whole and not -(2**63) <= int(text) < 2**63:
+        is_whole = text.lstrip("-").isdigit()
+        if is_whole and not -(2**63) <= int(text) < 2**63:
             self._next -= 1
             self.refuse(f"a whole number of 64 bits; longer ones are written decimal '{text}'")
-        return literal_node(int(text) if whole else float(text))
+        return literal_node(int(text) if is_whole else float(text))
 
     def _read_text(self, token: Token) -> ExprNode:
         return literal_node(_unquoted(token.text))
@@ -290,13 +291,13 @@ class _Parser:
     def _cast(self) -> ExprNode:
         tree = self.expression(0)
         self.expect("as")
-        start, first = self.token.place, self._next
+        start, first = self.token.position, self._next
         self._name("a type")
         if self.takes("("):
             while not self.takes(")"):
                 if self.advance().kind == "end":
                     self.refuse(")")
-        kind = type_named(self._text[start : self.token.place].strip())
+        kind = type_named(self._text[start : self.token.position].strip())
         if kind is None:
             self._next = first
             self.refuse("a type, such as bigint, double, decimal(10,2), string, boolean, date or timestamp")

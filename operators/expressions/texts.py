@@ -34,9 +34,9 @@ _PLACES = range(-(2**31), 2**31)
 _SPECIAL = frozenset(".^$*+?()[]{}|\\")
 
 
-def texts_of(call: BoundCall, *places: int) -> list[Operand]:
+def texts_of(call: BoundCall, *numbers: int) -> list[Operand]:
     """The arguments at these places as text; a null alone is one too."""
-    operands = [call.operands[place] for place in places]
+    operands = [call.operands[number] for number in numbers]
     if not all(pa.types.is_string(operand.type) or pa.types.is_null(operand.type) for operand in operands):
         call.refuse("text; convert other values with cast(… as string)")
     return [brought_to(call, operand, _TEXT) for operand in operands]
@@ -84,11 +84,11 @@ def _bind_concat_ws(call: BoundCall) -> Operand:
 
 def _joined(*data: Datum, separator: str) -> pa.Array:
     """With ``separator`` between those that are not null; empty, not null, where all are."""
-    first, *others = as_arrays(*data)
-    all_null = reduce(partial(run, "and"), (column.is_null() for column in (first, *others)))
+    first, *other_texts = as_arrays(*data)
+    all_null = reduce(partial(run, "and"), (column.is_null() for column in (first, *other_texts)))
     # Arrow 26 leaves a row out of the result, not empty, if all of it is skipped.
     first = pc.if_else(all_null, pa.scalar("", _TEXT), first)
-    return pc.binary_join_element_wise(first, *others, pa.scalar(separator, _TEXT), null_handling="skip")
+    return pc.binary_join_element_wise(first, *other_texts, pa.scalar(separator, _TEXT), null_handling="skip")
 
 
 def _bind_search(call: BoundCall, kernel: Callable[..., pa.Array]) -> Operand:
@@ -150,23 +150,24 @@ def _replaced(column: pa.Array, search: str, replacement: str) -> pa.Array:
 
 
 def _bind_split_part(call: BoundCall) -> Operand:
-    separator, place = call.constant_text(1), call.constant_whole(2, _PLACES)
-    if not place:
+    separator, position = call.constant_text(1), call.constant_whole(2, _PLACES)
+    if not position:
         call.refuse("a part from 1 on, or from -1 back, as argument 3")
-    return apply_kernel(_TEXT, partial(_part, separator=separator, place=place), *texts_of(call, 0))
+    return apply_kernel(_TEXT, partial(_part, separator=separator, position=position), *texts_of(call, 0))
 
 
-def _part(column: pa.Array, separator: str, place: int) -> pa.Array:
-    """The part between separators, from the end if ``place`` is negative; empty where there are fewer parts."""
+def _part(column: pa.Array, separator: str, position: int) -> pa.Array:
+    """The part between separators, from the end if ``position`` is negative; empty where there are fewer parts."""
     if not separator:
-        return column if place in (1, -1) else without(_emptied(column), nulls_of(column))
+        return column if position in (1, -1) else without(_emptied(column), nulls_of(column))
     parts = cast(pa.ListArray, pc.split_pattern(column.fill_null(""), separator))
     starts, ends = (np.asarray(bounds) for bounds in (parts.offsets[:-1], parts.offsets[1:]))
-    places = starts + place - 1 if place > 0 else ends + place
-    missing = (places < starts) | (places >= ends)
-    found = parts.values.take(pa.array(np.where(missing, starts, places)))
-    emptied = pc.if_else(pa.array(missing), pa.scalar("", _TEXT), found)
-    return without(emptied, nulls_of(column))
+    # Parts of all rows lie one after the other, so one look-up takes one of each.
+    indices = starts + position - 1 if position > 0 else ends + position
+    is_missing = (indices < starts) | (indices >= ends)
+    part_texts = parts.values.take(pa.array(np.where(is_missing, starts, indices)))
+    results = pc.if_else(pa.array(is_missing), pa.scalar("", _TEXT), part_texts)
+    return without(results, nulls_of(column))
 
 
 def _emptied(column: pa.Array) -> pa.Array:
@@ -180,12 +181,13 @@ def _bind_lpad(call: BoundCall) -> Operand:
 
 def _padded(column: pa.Array, width: int, padding: str) -> pa.Array:
     """To ``width`` letters: what is longer is cut, what is shorter gets repetitions of ``padding`` in front."""
-    kept = pc.utf8_slice_codeunits(column, 0, width)
+    cut_texts = pc.utf8_slice_codeunits(column, 0, width)
     if not padding:
-        return kept
-    lacking = width - numbers_of(pc.call_function("utf8_length", [kept])).astype(np.int64)
+        return cut_texts
+    lengths_to_fill = width - numbers_of(pc.call_function("utf8_length", [cut_texts])).astype(np.int64)
+    # One text for each length that can be missing, as Arrow pads by a single letter alone.
     fronts = pa.array([(padding * width)[:letters] for letters in range(width + 1)], _TEXT)
-    return _concat(fronts.take(pa.array(np.minimum(lacking, width))), kept)
+    return _concat(fronts.take(pa.array(np.minimum(lengths_to_fill, width))), cut_texts)
 
 
 def _length(column: pa.Array) -> pa.Array:

@@ -60,8 +60,8 @@ def _bind_part(call: BoundCall, part: Callable[[Times], AnyNumbers]) -> Operand:
     return apply_kernel(_INT, partial(_part, part=part, zone=call.zone), _time(call, 0))
 
 
-def _time(call: BoundCall, place: int) -> Operand:
-    operand = call.operands[place]
+def _time(call: BoundCall, position: int) -> Operand:
+    operand = call.operands[position]
     if pa.types.is_null(operand.type):
         return brought_to(call, operand, INSTANT)
     if not is_moment(operand.type):
@@ -129,8 +129,8 @@ def _iso_year(local: Times) -> Numbers:
     return _year(_thursdays(local))
 
 
-def _of_unit(local: Times, unit: str, of: str) -> Numbers:
-    return local % _UNIT_US[of] // _UNIT_US[unit]
+def _of_unit(local: Times, unit: str, outer_unit: str) -> Numbers:
+    return local % _UNIT_US[outer_unit] // _UNIT_US[unit]
 
 
 def _bind_to_date(call: BoundCall) -> Operand:
@@ -179,18 +179,20 @@ def _begin(local: Times, unit: str) -> Times:
     return _first_days(_month_starts(local) // months * months) * DAY_LENGTH_US
 
 
-def _dates(call: BoundCall, *places: int) -> list[Operand]:
-    for place in places:
+def _dates(call: BoundCall, *positions: int) -> list[Operand]:
+    for position in positions:
         if not (
-            pa.types.is_date32(call.types[place]) or pa.types.is_null(call.types[place]) or _is_text(call, place)
+            pa.types.is_date32(call.types[position])
+            or pa.types.is_null(call.types[position])
+            or _is_text(call, position)
         ):
             call.refuse("dates; of a time make one with to_date")
-    return [brought_to(call, call.operands[place], _DATE) for place in places]
+    return [brought_to(call, call.operands[position], _DATE) for position in positions]
 
 
-def _is_text(call: BoundCall, place: int) -> bool:
+def _is_text(call: BoundCall, position: int) -> bool:
     """Whether it is a literal text, which meets a date as one."""
-    return call.operands[place].is_open and pa.types.is_string(call.types[place])
+    return call.operands[position].is_open and pa.types.is_string(call.types[position])
 
 
 def _bind_date_add(call: BoundCall) -> Operand:
@@ -201,12 +203,12 @@ def _bind_date_add(call: BoundCall) -> Operand:
 
 
 def _date_added(dates: Datum, days: Datum) -> pa.Array:
-    column, added = as_arrays(dates, days)
-    steps = whole_numbers_of(added)
+    column, day_counts = as_arrays(dates, days)
+    steps = whole_numbers_of(day_counts)
     far = np.abs(steps) >= 2**33
     total = whole_numbers_of(column) + np.where(far, 0, steps)
     far |= (total < -(2**31)) | (total >= 2**31)
-    return arrow_column(np.where(far, 0, total), nulls_of(column, added) | far, _DATE)
+    return arrow_column(np.where(far, 0, total), nulls_of(column, day_counts) | far, _DATE)
 
 
 def _bind_date_diff(call: BoundCall) -> Operand:
@@ -257,8 +259,8 @@ def _read(column: pa.Array, zone: ZoneRules) -> pa.Array:
 
 
 def _instant_of_text(text: str, zone: ZoneRules) -> int | None:
-    if (shown := time_us_of_text(text, zoned=False)) is not None:
-        return int(zone.instants(np.array([shown]))[0])
+    if (local_us := time_us_of_text(text, zoned=False)) is not None:
+        return int(zone.instants(np.array([local_us]))[0])
     return time_us_of_text(text, zoned=True)
 
 
@@ -303,12 +305,12 @@ def _pattern(part: re.Match[str]) -> str:
 def _formatted(column: pa.Array, pattern: str, unit_us: int, zone: ZoneRules) -> pa.Array:
     local = local_us(column, zone)
     far = (local < _YEARS_US[0]) | (local >= _YEARS_US[1])
-    shown = np.where(far, 0, local) // unit_us
-    encoded = pa.array(shown).dictionary_encode()
+    unit_numbers = np.where(far, 0, local) // unit_us
+    dictionary_column = pa.array(unit_numbers).dictionary_encode()
     # Each day, minute or second that there is once, since to write a time takes a microsecond; and in whole seconds,
     # since Arrow writes a fraction behind them otherwise.
-    seconds = pc.multiply(encoded.dictionary, unit_us // 1_000_000).view(pa.timestamp("s"))
-    return without(pc.strftime(seconds, pattern).take(encoded.indices), nulls_of(column) | far)
+    seconds = pc.multiply(dictionary_column.dictionary, unit_us // 1_000_000).view(pa.timestamp("s"))
+    return without(pc.strftime(seconds, pattern).take(dictionary_column.indices), nulls_of(column) | far)
 
 
 TIME_BINDERS: Binders = {
@@ -320,9 +322,9 @@ TIME_BINDERS: Binders = {
     "day_of_year": partial(_bind_part, part=_day_of_year),
     "week": partial(_bind_part, part=_week),
     "iso_year": partial(_bind_part, part=_iso_year),
-    "hour": partial(_bind_part, part=partial(_of_unit, unit="hour", of="day")),
-    "minute": partial(_bind_part, part=partial(_of_unit, unit="minute", of="hour")),
-    "second": partial(_bind_part, part=partial(_of_unit, unit="second", of="minute")),
+    "hour": partial(_bind_part, part=partial(_of_unit, unit="hour", outer_unit="day")),
+    "minute": partial(_bind_part, part=partial(_of_unit, unit="minute", outer_unit="hour")),
+    "second": partial(_bind_part, part=partial(_of_unit, unit="second", outer_unit="minute")),
     "to_date": _bind_to_date,
     "date_trunc": _bind_truncated,
     "date_add": _bind_date_add,

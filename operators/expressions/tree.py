@@ -182,8 +182,8 @@ def literal_node(value: object) -> LiteralNode:
     if value is None:
         return LiteralNode(None, "null")
     for kind, name, text in _LITERALS:
-        if isinstance(value, kind) and (written := text(value)) is not None:
-            return LiteralNode(written, name if name is not None else _exact_type(value))
+        if isinstance(value, kind) and (value_text := text(value)) is not None:
+            return LiteralNode(value_text, name if name is not None else _exact_type(value))
     raise UsageError(
         "a literal is text, bytes, True or False, a whole number of 64 bits, a float, a Decimal of up to 38 digits, "
         "a date, a datetime, a timedelta or None",

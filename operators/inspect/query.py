@@ -17,6 +17,7 @@ from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.evolve_zones import with_zones
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.bind.stored_description import (
     of_manifest,
     stored_description,
@@ -473,7 +474,8 @@ def _described(name: str, manifest: Manifest, description: Runnable, schema: Que
         )
     if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
         description = replace(description, known=of_type(stored_description(state), Windowed).known)
-    plan = bind_graph(description, schema, zones_of_job(manifest.operators, manifest.operators).get).plans.get(name)
+    graph = bind_graph(description, schema, zones_of_job(manifest.operators, manifest.operators).get)
+    plan = as_it_began(graph, manifest).plans.get(name)
     if plan is None or _described_settings(plan.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the job and schema are not those that the state of this operator was written with",

@@ -22,7 +22,7 @@ from tidestate.operators.describe.runs import Panes, Schemas
 from tidestate.operators.describe.sinks import ArrowSinks, ArrowSinksByOutput, Sinks
 from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.emitted import emitted_outputs
+from tidestate.operators.engine.emitted import emitted_outputs, fit_as_begun
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.micro_batch import MicroBatch
@@ -249,6 +249,7 @@ class Harness(Generic[Panes]):
             may_change=True,
             policy=policy,
         )
+        fit_as_begun(lambda begun: self._sinks.fit(emitted_outputs(begun)), graph, job.graph)
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 

@@ -31,7 +31,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
-from tidestate.operators.engine.emitted import emitted_outputs
+from tidestate.operators.engine.emitted import emitted_outputs, fit_as_begun
 from tidestate.operators.engine.job import Job, Position, Runner, check_runner, no_job_hook
 from tidestate.operators.engine.kept_zones import kept_rules
 from tidestate.operators.engine.rebuild import needs_side_run
@@ -428,6 +428,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             )
             if positions is not None:
                 positions.begin(job.head)
+            fit_as_begun(self.fit_sinks, graph, job.graph)
             self._spark = positions
             self._driver = Driver(job, InProcess(), self._sinks, retain=self._retain, metrics=self._metrics)
         self._driver.begin(replays=self._policy.messages == "replay")

@@ -6,7 +6,7 @@ A job with one operator is a graph with one node.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.progress import (
     Claims,
     Progress,
@@ -98,6 +98,12 @@ class Graph:
     nodes: tuple[Node, ...]
     streams: dict[str, tuple[str, ...]]
     several: tuple[str, ...] = ()
+    bind_by_name: Callable[[Collection[str]], Graph] | None = field(default=None, compare=False)
+    """Binds the same job as if some of its operators had begun when names of columns decided whether rows take others
+    back; None where that makes no difference.
+    """
+    unclear: Mapping[str, UsageError] = field(default_factory=dict, compare=False)
+    """By operator that cannot begin as it is: why. One that has begun goes on."""
 
     @property
     def output(self) -> Plan:
@@ -124,6 +130,10 @@ class Graph:
         if all(node.plan is plans[node.plan.name] for node in self.nodes):
             return self
         return replace(self, nodes=tuple(replace(node, plan=plans[node.plan.name]) for node in self.nodes))
+
+    def settled(self) -> Graph:
+        """The same for a job that has begun, where nothing is open any more."""
+        return replace(self, bind_by_name=None, unclear={}) if self.bind_by_name or self.unclear else self
 
     def read_by(self, names: Collection[str]) -> Graph:
         """The same, whose streams these operators alone read."""
@@ -276,7 +286,7 @@ def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
 
 def downstream_schema(plan: Plan) -> pa.Schema:
     """The columns of an operator's panes for operators downstream."""
-    dropped = {*OF_PANES, *(() if plan.retracts else ("kind",))}
+    dropped = set() if plan.has_plain_rows else {*OF_PANES, *(() if plan.retracts else (PANE_KIND,))}
     fields = [field for field in plan.pane_schema if field.name not in dropped]
     there = {field.name: field.type for field in fields}
     if there.get("window_end") == TIME and PANE_TIME not in there:

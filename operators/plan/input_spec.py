@@ -129,8 +129,9 @@ def _wrong_bounds(signed: bool, events: pa.Table, _times: Times) -> Flags:
     kinds = KIND in events.column_names and not signed
     if kinds and pc.any(pc.equal(events[KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
-            "some of these panes are retractions, which an aggregate of panes cannot apply: read an operator "
-            "that accumulates and emits each window once",
+            'some of these rows have a column kind that says "retract", as panes have that are taken back, and would '
+            "be counted: read an operator that accumulates and emits each window once, say "
+            "stream(…, retractions=True), or give a column of your own another name",
             code="retractions",
         )
     bad: Flags = ~np.asarray(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False))

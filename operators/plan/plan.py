@@ -186,6 +186,11 @@ class Plan(ABC):
         return False
 
     @property
+    def has_plain_rows(self) -> bool:
+        """Whether its rows are the user's alone: no column of them is one of panes, whatever it is called."""
+        return False
+
+    @property
     def waits_by(self) -> str | None:
         """The setting of allowed lateness with its value, for messages; None if there is none."""
         return f"{self.late_option} (now {text_of(self.allowed_us)})" if self.late_option else None

@@ -20,7 +20,7 @@ for a row that was refused next to the state, where only what the operator sees 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -43,7 +43,8 @@ for a row that has nothing as it arrived.
 @dataclass(frozen=True)
 class StageResult:
     """What one stage makes of rows. ``flags``: which of the rows it was given go on, None for all of them; ``rows``
-    are these, with the columns after the stage. The others are in the late ledger for the ``reason``.
+    are these, with the columns after the stage. The others are refused for the ``reason``: they are in the late
+    ledger, but for those that a condition had left out before.
     """
 
     rows: pa.Table
@@ -53,8 +54,6 @@ class StageResult:
     """Of ``rows``, which pass a condition; None for all. The others move the watermark, and are left out then."""
     violations: Mapping[str, Flags] = field(default_factory=dict)
     """Which of the rows that it was given do not meet an expectation, by its name, of those that any row misses."""
-    refused: Flags | None = None
-    """Of ``rows``, which are to be in the ledger unless a condition has left them out before; None for none."""
 
 
 class BoundStage(Protocol):
@@ -68,8 +67,10 @@ class BoundStage(Protocol):
     def makes(self) -> tuple[str, ...]:
         """The columns that it adds, or puts others in the place of."""
 
-    def run(self, rows: pa.Table) -> StageResult:
-        """``rows`` with the columns after the stage, in their order. No value may make it raise."""
+    def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
+        """``rows`` with the columns after the stage, in their order. ``passes``: which of them have met all
+        conditions before; None for all. No value may make it raise.
+        """
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,16 @@ class Stages:
     @property
     def ledger_fields(self) -> list[pa.Field]:
         """The columns of the late ledger beside those that the operator sees."""
-        missed = [pa.field(MISSED_EXPECTATIONS, pa.list_(pa.string()))] if self.expectations else []
-        return [*self.arrival_fields, *missed]
+        missed_field = [pa.field(MISSED_EXPECTATIONS, pa.list_(pa.string()))] if self.expectations else []
+        return [*self.arrival_fields, *missed_field]
 
     @property
     def arrival_fields(self) -> list[pa.Field]:
         """The columns of the late ledger that say how rows arrived."""
-        arrived = [self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names]
-        return [*arrived, *([pa.field(COMPUTED, pa.string())] if self.is_marked else [])]
+        arrived_fields = [
+            self.read_schema.field(name).with_name(ledger_name) for name, ledger_name in self.ledger_names
+        ]
+        return [*arrived_fields, *([pa.field(COMPUTED, pa.string())] if self.is_marked else [])]
 
     def computed_of(self, rejected: pa.Table) -> Values:
         """The column `COMPUTED` of rows on their way into the ledger: those that come from where rows are read have
@@ -161,21 +164,20 @@ class Stages:
         passes: Flags | None = None
         violations = dict[str, int]()
         for step in self.steps:
-            result = _without_refused(step.run(rows), passes)
-            rows = result.rows
-            # A row that was left out before is no event, whatever a later stage makes of it.
-            missed = {name: flags if passes is None else flags & passes for name, flags in result.violations.items()}
-            violations |= {name: count for name, flags in missed.items() if (count := int(np.count_nonzero(flags)))}
+            result = step.run(rows, passes)
+            rows, violations_of_step = result.rows, result.violations
+            violations |= {name: int(np.count_nonzero(flags)) for name, flags in violations_of_step.items()}
             if result.passes is not None:
                 passes = result.passes if passes is None else passes & result.passes
             if result.flags is not None:
-                refused = ~result.flags
+                is_refused = ~result.flags
                 if passes is not None:
-                    passes, refused = passes[result.flags], refused & passes
-                if refused.any():
-                    refused_rows = ledger_rows.take(pa.array(row_numbers[refused]))
-                    if missed:
-                        names_missed = _names_missed(missed, refused)
+                    # A row that was left out before is no event, whatever a later stage makes of it.
+                    passes, is_refused = passes[result.flags], is_refused & passes
+                if is_refused.any():
+                    refused_rows = ledger_rows.take(pa.array(row_numbers[is_refused]))
+                    if violations_of_step:
+                        names_missed = _names_missed(violations_of_step, is_refused)
                         refused_rows = _with_column(refused_rows, MISSED_EXPECTATIONS, names_missed)
                     refusals.append(RefusedRows(refused_rows, result.reason))
                 row_numbers = row_numbers[result.flags]
@@ -216,8 +218,8 @@ class Stages:
 
     def without_arrivals(self, rows: pa.Table) -> pa.Table:
         """``rows`` without the columns that only the late ledger has."""
-        missed = [MISSED_EXPECTATIONS] if self.expectations else []
-        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED, *missed]
+        missed_names = [MISSED_EXPECTATIONS] if self.expectations else []
+        ledger_names = [*(name for _, name in self.ledger_names), COMPUTED, *missed_names]
         return rows.drop_columns([name for name in ledger_names if name in rows.column_names])
 
 
@@ -268,14 +270,6 @@ def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
         return ledger
     texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
     return _with_column(ledger, COMPUTED, texts)
-
-
-def _without_refused(result: StageResult, passes: Flags | None) -> StageResult:
-    """The result of a stage without the rows that it refuses, of those that pass all conditions before it."""
-    if result.refused is None:
-        return result
-    flags = ~result.refused if passes is None else ~(result.refused & passes)
-    return result if flags.all() else replace(result, rows=result.rows.filter(pa.array(flags)), flags=flags)
 
 
 def _names_missed(missed: Mapping[str, Flags], refused: Flags) -> pa.ChunkedArray:

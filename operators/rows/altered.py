@@ -47,8 +47,12 @@ class AlteredPlan(Plan):
         return (*shift, *lasting)
 
     @property
+    def has_plain_rows(self) -> bool:
+        return self.altered.signed is False
+
+    @property
     def retracts(self) -> bool:
-        return PANE_KIND in self.input.schema.names
+        return PANE_KIND in self.input.schema.names and not self.has_plain_rows
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]

@@ -32,6 +32,7 @@ class DedupPlan(Plan):
 
     within_us: int | None = None
     follows: bool = False
+    has_plain_rows: bool = False
 
     @property
     def reprocesses(self) -> bool:

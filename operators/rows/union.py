@@ -21,13 +21,15 @@ from tidestate.statestore.spec.tables import TableSpec
 class UnionPlan(Plan):
     """Rows go to state partitions by their time, the one column that all have: evenly, and equal rows together."""
 
+    has_plain_rows: bool = False
+
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         return self.held_tables
 
     @property
     def retracts(self) -> bool:
-        return PANE_KIND in self.input.schema.names
+        return PANE_KIND in self.input.schema.names and not self.has_plain_rows
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]

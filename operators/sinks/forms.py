@@ -90,9 +90,10 @@ def identity(schema: pa.Schema, key: Sequence[str] | None) -> list[str]:
     return names
 
 
-def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
-    """``rows`` of a delivery, or of the next part of one, in this form. ``by`` is their `identity`. Raises
-    `UsageError` for a null there, which equals nothing in a table.
+def formed(rows: pa.Table, form: Form, by: Sequence[str], *, is_plain: bool = False) -> Formed:
+    """``rows`` of a delivery, or of the next part of one, in this form. ``by`` is their `identity`; where they are
+    plain (``is_plain``) none of their columns is one of panes. Raises `UsageError` for a null in the identity, which
+    equals nothing in a table.
     """
     if form == "append":
         return Formed(rows)
@@ -102,7 +103,7 @@ def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
             code="sink-key",
             columns=nulls,
         )
-    return Formed(_changelog(rows, by)) if form == "changelog" else _net(rows, by)
+    return Formed(_changelog(rows, by, is_plain)) if form == "changelog" else _net(rows, by, is_plain)
 
 
 def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
@@ -111,13 +112,15 @@ def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return rows.take(pa.array(np.sort(last.to_numpy())))
 
 
-def _net(rows: pa.Table, by: Sequence[str]) -> Formed:
+def _net(rows: pa.Table, by: Sequence[str], is_plain: bool) -> Formed:
     found = newest_rows(rows, by)
+    if is_plain:
+        return Formed(found, found.select(list(by)).slice(0, 0))
     gone = _retracted(found)
     return Formed(_without_kind(found.filter(pa.array(~gone))), found.filter(pa.array(gone)).select(list(by)))
 
 
-def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+def _changelog(rows: pa.Table, by: Sequence[str], is_plain: bool) -> pa.Table:
     """A retraction and the pane that follows it are an update; panes have numbers, and the first is an insert."""
     if KIND_OF_CHANGE in rows.column_names:
         raise UsageError(
@@ -129,19 +132,20 @@ def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     groups = _identities(rows, by, use_threads=False).aggregate([(_ROW, "list")])
     numbers, group = flat(groups[f"{_ROW}_list"])
     order, ends = numbers.to_numpy(), np.flatnonzero(np.diff(group, append=-1)) + 1
-    retracted, begins, closes = _retracted(rows)[order], np.zeros(len(order), bool), np.zeros(len(order), bool)
+    is_retraction = np.zeros(rows.num_rows, bool) if is_plain else _retracted(rows)
+    retracted, begins, closes = is_retraction[order], np.zeros(len(order), bool), np.zeros(len(order), bool)
     begins[ends[:-1]], closes[ends - 1] = True, True
     begins[:1] = True
     before = retracted & ~closes & ~np.roll(retracted, -1)
     after = ~retracted & ~begins & np.roll(retracted, 1)
-    later = (
-        rows[PANE_NUMBER].to_numpy()[order] > 0 if PANE_NUMBER in rows.column_names else np.zeros(len(order), bool)
-    )
+    is_numbered = PANE_NUMBER in rows.column_names and not is_plain
+    later = rows[PANE_NUMBER].to_numpy()[order] > 0 if is_numbered else np.zeros(len(order), bool)
     change = np.empty(len(order), object)
     change[order] = np.select(
         [before, retracted, after | later], ["update_before", "delete", "update_after"], "insert"
     )
-    return _without_kind(rows).append_column(KIND_OF_CHANGE, pa.array(change, pa.string()))
+    left = rows if is_plain else _without_kind(rows)
+    return left.append_column(KIND_OF_CHANGE, pa.array(change, pa.string()))
 
 
 def _without_kind(rows: pa.Table) -> pa.Table:

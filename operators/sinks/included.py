@@ -70,7 +70,7 @@ class IncludedSink(ABC):
         self._given_key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
         self.key = self._given_key
         self.behind = behind
-        self.columns, self._may_retract = columns, True
+        self.columns, self._may_retract, self.is_plain = columns, True, False
         self._secrets, self._complaint = secrets, ""
 
     def fit(self, emitted: Emitted) -> None:
@@ -78,7 +78,7 @@ class IncludedSink(ABC):
         ``sink-columns``) where the form or the columns of this sink would not hold the net of it, or where no
         target of this kind can have the columns.
         """
-        self._may_retract = emitted.withdraws
+        self._may_retract, self.is_plain = emitted.withdraws, emitted.is_plain
         if self.changes != "append":
             self.key = check_key(emitted, self._given_key)  # not the one before: a plan fits it too
         self.target_columns.check(self.schema(plain_schema(emitted.schema)), str(self))
@@ -172,7 +172,7 @@ class IncludedSink(ABC):
     def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
         """``rows`` in the form and the columns of this sink. Raises `UsageError` (``sink-key``, ``sink-columns``)."""
         by = self.by(rows.schema)
-        made = formed(rows, self.changes, by)
+        made = formed(rows, self.changes, by, is_plain=self.is_plain)
         self.check_columns(made.rows.column_names, by)
         gone = None if made.gone is None else made.gone.rename_columns(self.columns.target_names(by))
         return Formed(self.columns.chosen(made.rows, str(delivery)), gone)

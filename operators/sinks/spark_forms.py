@@ -24,17 +24,18 @@ _BEFORE, _AFTER, _RETRACTED = "__tidestate_before", "__tidestate_after", "__tide
 
 
 def formed_in_spark(
-    rows: DataFrame, form: Form, by: Sequence[str], columns: StoredColumns, delivery: str
+    rows: DataFrame, form: Form, by: Sequence[str], columns: StoredColumns, delivery: str, *, is_plain: bool = False
 ) -> DataFrame:
     """``rows`` of a delivery in this form and in ``columns``; for an upsert with the column `GONE`. ``by`` is their
-    identity, which must not be null.
+    identity, which must not be null; ``is_plain`` as of `tidestate.operators.sinks.forms.formed`.
     """
     if form == "append":
         return rows.selectExpr(*columns.expressions(delivery))
-    names, kept = rows.columns, [quoted_in_spark(name) for name in rows.columns if name != PANE_KIND]
-    retracted = f"{quoted_in_spark(PANE_KIND)} = 'retract'" if PANE_KIND in names else "false"
+    of_panes = set() if is_plain else {PANE_KIND, PANE_NUMBER} & {*rows.columns}
+    kept = [quoted_in_spark(name) for name in rows.columns if name not in of_panes - {PANE_NUMBER}]
+    retracted = f"{quoted_in_spark(PANE_KIND)} = 'retract'" if PANE_KIND in of_panes else "false"
     ordered = rows.selectExpr(
-        *map(quoted_in_spark, names),
+        *map(quoted_in_spark, rows.columns),
         f"_metadata.file_path AS {_FILE}",
         f"_metadata.row_index AS {_PLACE}",
         f"{retracted} AS {_RETRACTED}",
@@ -51,7 +52,7 @@ def formed_in_spark(
     neighbours = ordered.selectExpr(
         "*", f"lag({_RETRACTED}) {window} AS {_BEFORE}", f"lead({_RETRACTED}) {window} AS {_AFTER}"
     )
-    later = f"{quoted_in_spark(PANE_NUMBER)} > 0" if PANE_NUMBER in names else "false"
+    later = f"{quoted_in_spark(PANE_NUMBER)} > 0" if PANE_NUMBER in of_panes else "false"
     change = (
         f"CASE WHEN {_RETRACTED} AND {_AFTER} = false THEN 'update_before' WHEN {_RETRACTED} THEN 'delete' "
         f"WHEN {_BEFORE} = true OR {later} THEN 'update_after' ELSE 'insert' END AS {KIND_OF_CHANGE}"

@@ -130,7 +130,7 @@ class TableSink(WithdrawingSink):
                 code="sink-key",
                 columns=by,
             )
-        formed = formed_in_spark(rows, self.changes, by, self.columns, str(delivery))
+        formed = formed_in_spark(rows, self.changes, by, self.columns, str(delivery), is_plain=self.is_plain)
         target = self._target(session, formed)
         stored = self._as_stored(target, formed, self.columns.target_names(by))
         if self.changes == "upsert":

@@ -12,7 +12,7 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks, sink_name
-from tidestate.operators.engine.emitted import emitted_outputs
+from tidestate.operators.engine.emitted import emitted_outputs, fit_as_begun
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.platform import Platform
@@ -94,7 +94,7 @@ class StreamJob:
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
         """Start the job on the checkpoint after checking that all executors share its root; see `Job.begin`."""
         check_shared(self.platform, checkpoint)
-        return Job.begin(
+        job = Job.begin(
             graph,
             checkpoint,
             self.store,
@@ -106,6 +106,8 @@ class StreamJob:
             may_change=True,
             policy=self.policy,
         )
+        fit_as_begun(self.fit_sinks, graph, job.graph)
+        return job
 
 
 def _packages(store: StoreConfig, root: str) -> list[str]:

@@ -41,12 +41,12 @@ class BoundCompute:
         """What each column is computed by."""
         return {name: bind_expression(tree, self.schema, self.zones) for name, tree in self.stage.columns.items()}
 
-    def run(self, rows: pa.Table) -> StageResult:
+    def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
         """Rows with the computed columns behind the others; each sees the row as it was."""
-        made = self.columns
+        bound_columns = self.columns
         names = self.stage.after(rows.column_names)
         columns: dict[str, Values] = {
-            name: made[name].evaluate(rows) if name in made else rows[name] for name in names
+            name: bound_columns[name].evaluate(rows) if name in bound_columns else rows[name] for name in names
         }
         return StageResult(pa.table(columns))
 
@@ -77,7 +77,7 @@ class BoundFilter:
         """What says which rows stay."""
         return bind_condition(self.stage.condition, self.schema, self.zones)
 
-    def run(self, rows: pa.Table) -> StageResult:
+    def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
         """All rows, and which of them stay: those whose condition is true, neither false nor null."""
         flags: Flags = self.condition.evaluate(rows).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
         return StageResult(rows, passes=flags)
@@ -86,11 +86,13 @@ class BoundFilter:
 def bind_compute(stage: Compute, schema: pa.Schema, zones: Zones) -> tuple[BoundCompute, pa.Schema]:
     """The stage over a stream of this schema, and the schema after it. Raises `UsageError`."""
     names = stage.after(schema.names)
-    if missing := [name for name in names if name not in stage.columns and name not in schema.names]:
-        raise missing_columns("the stream lacks columns that are selected", missing, schema.names)
+    if missing_names := [name for name in names if name not in stage.columns and name not in schema.names]:
+        raise missing_columns("the stream lacks columns that are selected", missing_names, schema.names)
     bound = BoundCompute(stage, schema, zones)
-    computed = {name: pa.field(name, column.type) for name, column in bound.columns.items()}
-    return bound, pa.schema([computed[name] if name in computed else schema.field(name) for name in names])
+    computed_fields = {name: pa.field(name, column.type) for name, column in bound.columns.items()}
+    return bound, pa.schema(
+        [computed_fields[name] if name in computed_fields else schema.field(name) for name in names]
+    )
 
 
 def bind_filter(stage: Filter, schema: pa.Schema, zones: Zones) -> tuple[BoundFilter, pa.Schema]:

@@ -11,6 +11,7 @@ from tidestate.operators.plan.reasons import UNDECODABLE
 from tidestate.operators.plan.stages import StageResult
 from tidestate.operators.stages.json_types import why_not_json
 from tidestate.operators.stages.json_values import JsonReader
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.arrowtypes import parse_type
@@ -35,7 +36,7 @@ class BoundDecode:
         """The columns of the schema, in its order."""
         return tuple(self.reader.schema.names)
 
-    def run(self, rows: pa.Table) -> StageResult:
+    def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
         """Rows with the decoded columns in the place of their texts; refused for a text that is no such object."""
         values = self.reader.read(rows[self.column])
         # A decoded column takes the place of one of its name: two of a name could not be told apart behind this.

@@ -45,15 +45,19 @@ class BoundExpectations:
         """What is true of a row that meets each of them."""
         return [bind_condition(expectation.condition, self.schema, self.zones) for expectation in self.expectations]
 
-    def run(self, rows: pa.Table) -> StageResult:
-        """All rows, which of them are refused, and which do not meet each expectation: its condition is false or
-        null.
+    def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
+        """Rows without those that are refused, and which do not meet each expectation: its condition is false or
+        null. A row that a condition has left out before is asked for nothing: it goes on, as it moves the watermark.
         """
-        violations, refused = dict[str, Flags](), np.zeros(rows.num_rows, bool)
+        violations, is_refused = dict[str, Flags](), np.zeros(rows.num_rows, bool)
         for expectation, condition in zip(self.expectations, self.conditions, strict=True):
-            violated = ~condition.evaluate(rows).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
-            if violated.any():
-                violations[expectation.name] = violated
+            is_violated = ~condition.evaluate(rows).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
+            if passes is not None:
+                is_violated &= passes
+            if is_violated.any():
+                violations[expectation.name] = is_violated
                 if expectation.otherwise != "count":
-                    refused |= violated
-        return StageResult(rows, reason=EXPECTATION, violations=violations, refused=refused)
+                    is_refused |= is_violated
+        if not is_refused.any():
+            return StageResult(rows, violations=violations)
+        return StageResult(rows.filter(pa.array(~is_refused)), ~is_refused, EXPECTATION, violations=violations)

@@ -13,7 +13,7 @@ from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.describe.windows import SlidingLifetimes, Windows
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput, StreamView, WatermarkSettings
-from tidestate.operators.streams.sides import delays_us, shared_order, sides_of, times_of
+from tidestate.operators.streams.sides import delays_us, say_retractions, shared_order, sides_of, times_of
 from tidestate.operators.streams.watermarks import with_watermark, with_watermarks
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
@@ -37,6 +37,7 @@ def aggregated(
         view.processing_time,
         None if windows is None else _of_lifetime(windows, [view]),
         _checked_results(results),
+        signed=view.retractions,
         name="windows",
         stages=view.stages,
     )
@@ -74,6 +75,7 @@ def merged_aggregation(
         aggregates=_checked_results(results),
         sides=sides_of(times_of(views), (*keys, *also, *order)),
         delays_us=delays_us(views, over),
+        signed=say_retractions(views),
         name="merged",
     )
     return with_watermarks(_tolerant(made, streams), views, over)

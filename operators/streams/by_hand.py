@@ -98,6 +98,13 @@ class WindowsByHand(OfMessages):
         (``operator-window``).
         """
         windowed = of_type(self.operator.description, Windowed)
+        if windowed.signed:
+            raise UsageError(
+                "an operator that is fed by hand takes each message once and none back: run it in this process with "
+                ".standalone(checkpoint=…), or remove retractions=True of the stream",
+                code="chain-retractions",
+                operator=windowed.name,
+            )
         named = windowed.offset is not None
         made: WindowOperator = imported("embedded.window_operator", "WindowOperator")(
             windowed,

@@ -102,4 +102,6 @@ def _prepared(view: StreamView) -> Altered:
     time, end = time_of(name, view), view.lifetime.end
     order = (view.offset, view.origin)
     delay_us = span_us(view.delay)
-    return with_watermark(Altered(time, 0, end, None, delay_us, *order, name=name, stages=view.stages), view)
+    signed = view.retractions or None
+    description = Altered(time, 0, end, None, delay_us, *order, name=name, stages=view.stages, signed=signed)
+    return with_watermark(description, view)

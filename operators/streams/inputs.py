@@ -49,6 +49,7 @@ def stream(
     future_tolerance: Span | None = None,
     lifetime: Lifetime | None = None,
     decode: Decode | None = None,
+    retractions: bool = False,
     cti_settings: CtiSettings | Callable[[Any, str], CtiSettings] | None = None,
     configuration: Any = None,
 ) -> Stream:
@@ -62,8 +63,10 @@ def stream(
 
     An event more than ``future_tolerance`` (60 seconds) ahead of the watermark and its delay is counted as future.
     ``lifetime`` has the columns of the ends and shapes of events. ``decode`` says that the rows have their columns in
-    the values of one, as Kafka gives them: ``json("value", schema)``. ``cti_settings`` are those of the source, which
-    alone make CTIs its watermark; a function of them gets ``configuration`` and the shape of events. Raises
+    the values of one, as Kafka gives them: ``json("value", schema)``. With ``retractions`` the rows are panes of
+    another job, or come as these do: one whose column ``kind`` says ``retract`` takes an equal row before it back.
+    Without, ``kind`` is a column like any other. ``cti_settings`` are those of the source, which alone
+    make CTIs its watermark; a function of them gets ``configuration`` and the shape of events. Raises
     `UsageError` for settings that do not go together.
     """
     if span_us(watermark_delay) < 0:
@@ -92,6 +95,7 @@ def stream(
         lifetime=lives,
         stages=() if decode is None else (decode,),
         at_source=_of_author(cti_settings, configuration, lives.shape),
+        retractions=retractions,
     )
     return Stream(view)
 

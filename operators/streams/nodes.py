@@ -134,6 +134,8 @@ class StreamView:
     watermark: WatermarkSettings | None = None
     at_source: CtiSettings | None = None
     stages: tuple[StoredStage, ...] = ()
+    retractions: bool = False
+    """Whether rows of an input take others back, as their column ``kind`` says; of an operator its plan knows."""
 
     @property
     def is_input(self) -> bool:

@@ -14,7 +14,7 @@ from tidestate.operators.streams.nodes import StreamView
 from tidestate.statestore.errors import UsageError
 
 LONGEST_NAME = 80
-"""Of expectations, in letters."""
+"""How many letters the name of an expectation may have."""
 
 
 def column_trees(columns: Mapping[str, Expr | str], *, least: int = 1) -> dict[str, ExprNode]:

@@ -119,6 +119,7 @@ WORDS: dict[type[Runnable], WordsOf] = {
         **_DELAYS,
         "sides": ("sides", "event_time"),
         "in_order": ("in_order",),
+        "signed": ("takes_retractions",),
     },
     Deduplicate: {
         **_RUNNABLE,
@@ -127,6 +128,7 @@ WORDS: dict[type[Runnable], WordsOf] = {
         "on": ("on",),
         "within_us": ("within",),
         "in_order": ("in_order",),
+        "signed": ("takes_retractions",),
         "allowed_lateness_us": ("allowed_lateness",),
     },
     Altered: {
@@ -138,6 +140,7 @@ WORDS: dict[type[Runnable], WordsOf] = {
         "end": ("end",),
         "duration_us": ("duration",),
         "in_order": ("in_order",),
+        "signed": ("takes_retractions",),
         "shift_column": ("shift_time(by=)",),
         "duration_column": ("duration",),
         "shift_expression": ("shift_time(by=)",),
@@ -388,6 +391,7 @@ def _of_union(united: Union) -> dict[str, Any]:
         "origin": united.origin,
         "watermark_delay": _each([text_of(span) for span in united.delays_us]),
         "in_order": united.in_order,
+        "takes_retractions": _signed(united.signed),
     }
 
 
@@ -399,6 +403,7 @@ def _of_distinct(described: Deduplicate) -> dict[str, Any]:
         "within": _span(described.within_us),
         "allowed_lateness": text_of(described.allowed_lateness_us or 0),
         "in_order": described.in_order,
+        "takes_retractions": _signed(described.signed),
     }
 
 
@@ -413,12 +418,18 @@ def _of_shift(described: Altered) -> dict[str, Any]:
         "end": described.end,
         "duration": _row_span(described.duration_tree) or _span(described.duration_us),
         "in_order": described.in_order,
+        "takes_retractions": _signed(described.signed),
     }
 
 
 def _row_span(tree: ExprNode | None) -> str | ComputedValue | None:
     """What says a span of each row, as it is written: a column by its name."""
     return tree.name if isinstance(tree, ColumnNode) else None if tree is None else ComputedValue(tree)
+
+
+def _signed(signed: bool | None) -> str | None:
+    """Of rows that pass: that they take none back is said where a column could be taken for one that says so."""
+    return None if signed is None else str(signed)
 
 
 def _watermark(described: Runnable) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from tidestate.operators.expressions.builder import Expr, as_expr
 from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.sides import (
+    check_no_retractions,
     check_order,
     columns_of,
     delays_us,
     event_columns,
     orders_of,
+    say_retractions,
     shared_order,
     sides_of,
     time_of,
@@ -52,7 +54,8 @@ def united(
     offset, origin = shared_order(views)
     sides = sides_of(times_of(views), same_columns=True)
     waits = waits_for_ctis(*views.values()) if in_order is None else in_order
-    made = Union(sides, delays_us(views, over), offset, origin, waits, name=name)
+    signed = say_retractions(views) or None
+    made = Union(sides, delays_us(views, over), offset, origin, waits, signed, name=name)
     return with_watermarks(made, views, over)
 
 
@@ -72,6 +75,7 @@ def without_repetitions(
     name: str,
 ) -> Deduplicate:
     """The first row with each value. Raises `UsageError` where the settings do not go together."""
+    check_no_retractions(view)
     columns = columns_of(on)
     if not columns or len(set(columns)) != len(columns):
         raise UsageError("name the columns that identify a row, each once", code="key-columns", found=list(columns))
@@ -141,6 +145,7 @@ def shifted(
         waits_for_ctis(view) if in_order is None else in_order,
         shift.expression,
         lasting.expression,
+        view.retractions or None,
         name=name,
         stages=view.stages,
     )

@@ -77,6 +77,32 @@ def shared_order(views: Mapping[str, StreamView]) -> tuple[str | None, str | Non
     return orders.pop()
 
 
+def say_retractions(views: Mapping[str, StreamView]) -> bool:
+    """Whether the streams among the sides say that their rows take others back. Raises `UsageError` where only some
+    of them do.
+    """
+    answers = {side: view.retractions for side, view in views.items() if view.is_input}
+    if len({*answers.values()}) > 1:
+        raise UsageError(
+            "either all streams say retractions=True, or none: the one column kind of their rows is of all sides",
+            code="side-columns",
+            sides=list(answers),
+            found=[side for side, retracts in answers.items() if retracts],
+        )
+    return any(answers.values())
+
+
+def check_no_retractions(view: StreamView) -> None:
+    """Check that the rows of a stream take none back, for an operator that could not follow. Raises `UsageError`."""
+    if view.retractions:
+        raise UsageError(
+            "rows of this stream take others back, which only windows, merges, unions and time shifts can follow: "
+            "aggregate it first, or remove retractions=True",
+            code="chain-retractions",
+            stream=view.name,
+        )
+
+
 def check_order(sides: Sides, side: str, offset: str | None, origin: str | None) -> None:
     """Check that offset and origin are columns of a side's own, and an origin has offsets. Raises `UsageError`."""
     named = [name for name in (offset, origin) if name]

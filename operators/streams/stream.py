@@ -37,6 +37,7 @@ from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.selecting import check_raw_identity, column_trees, expectation, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
+from tidestate.operators.streams.sides import check_no_retractions
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
@@ -588,8 +589,10 @@ def prepared(stream: Stream) -> Stream:
 
 
 def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, Stream]:
-    for stream in (left, right) if identity else ():
-        check_raw_identity(stream.view)
+    for stream in (left, right):
+        check_no_retractions(stream.view)
+        if identity:
+            check_raw_identity(stream.view)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidestate.operators.aggregates.timestamps import EndOfWindow
-from tidestate.operators.describe.windows import NamedWindow, Rolling, Sessions, Sliding
+from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import no_bound
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.tables import GroupTables
@@ -44,7 +44,8 @@ def _bounds(plan: GroupTables, watermark: int) -> dict[str, int]:
 
 def _meaning(plan: GroupTables, column: str) -> str:
     """The meaning of a column of panes; empty if it has no bound."""
-    if column in ("window_end", "pane_time"):
+    # A key or a result of that name stands in its place.
+    if column == "window_end" or (column == PANE_TIME and column not in plan.pane_schema.names):
         return LAST
     if column == "window_start":
         return START

@@ -30,7 +30,7 @@ def installed_rules(name: str) -> ZoneRules:
     times = range(first, end + 1, _STEP_S)
     probes = np.array([_offset_s(zone, second) for second in times])
     changes = np.flatnonzero(probes[1:] != probes[:-1])
-    starts = [_transition(zone, times[place], times[place + 1]) for place in changes.tolist()]
+    starts = [_transition(zone, times[index], times[index + 1]) for index in changes.tolist()]
     return rules_of(name, np.array(starts, np.int64), probes[np.concatenate([[0], changes + 1])])
 
 

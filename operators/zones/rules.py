@@ -64,8 +64,8 @@ class ZoneRules:
         if last == first:
             return np.full(len(instants), self.offsets[first])
         # Rows of a batch lie close together: a search in the few transitions between them is quick.
-        places = np.searchsorted(self.starts[first + 1 : last + 1], instants, "right")
-        return self.offsets[first : last + 1][places]
+        indices = np.searchsorted(self.starts[first + 1 : last + 1], instants, "right")
+        return self.offsets[first : last + 1][indices]
 
     def local(self, instants: Times) -> Times:
         """What clocks show at these instants, as microseconds since 1970 on that clock."""
@@ -74,23 +74,23 @@ class ZoneRules:
     def instants(self, local: Times) -> Times:
         """The instants at which clocks show ``local``: of two the first, in a gap the moment of the change."""
         if len(self.starts) == 1 or not len(local):
-            shifted: Times = local - self.offsets[0]
-            return shifted
+            earliest_instants: Times = local - self.offsets[0]
+            return earliest_instants
         # The first stretch of one offset that ends after ``local``; where it begins after it too, that is a gap.
-        places = np.searchsorted(self._ends, local, "right")
-        result: Times = np.maximum(local - self.offsets[places], self.starts[places])
+        indices = np.searchsorted(self._ends, local, "right")
+        result: Times = np.maximum(local - self.offsets[indices], self.starts[indices])
         return result
 
     def first_difference(self, other: ZoneRules, first: int, last: int) -> tuple[int, int, int] | None:
         """The first time from ``first`` to ``last`` at which other rules have another offset, and both offsets."""
         starts = np.concatenate([self.starts, other.starts])
         times = np.unique(np.append(starts[(starts > first) & (starts <= last)], first))
-        offsets, others = self.offsets_at(times), other.offsets_at(times)
-        differing = np.flatnonzero(offsets != others)
+        offsets, other_offsets = self.offsets_at(times), other.offsets_at(times)
+        differing = np.flatnonzero(offsets != other_offsets)
         if not len(differing):
             return None
-        place = differing[0]
-        return int(times[place]), int(offsets[place]), int(others[place])
+        index = differing[0]
+        return int(times[index]), int(offsets[index]), int(other_offsets[index])
 
     @cached_property
     def _ends(self) -> Times:
@@ -136,9 +136,9 @@ def rules_from(name: str, text: str) -> ZoneRules:
 
 
 def _is_plausible(starts: Numbers, offsets: Numbers) -> bool:
-    ordered: Flags = starts[1:] > starts[:-1]
+    is_ascending: Flags = starts[1:] > starts[:-1]
     near = np.abs(starts) < 2**40
-    return bool(ordered.all() and near.all() and (np.abs(offsets) < MAX_OFFSET_S).all())
+    return bool(is_ascending.all() and near.all() and (np.abs(offsets) < MAX_OFFSET_S).all())
 
 
 def _bounds(instants: Times) -> tuple[int, int]:

@@ -23,7 +23,7 @@ def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
     `NotFoundError` before the first.
     """
     head = checkpoint.chosen(None).manifest
-    lease, deliveries = running(checkpoint), delivered(checkpoint, head)
+    lease, deliveries = running(checkpoint), delivered(checkpoint, head).owed(head)
     last_id = min(deliveries.panes, deliveries.late) if deliveries.late_sink else deliveries.panes
     facts = RootFacts(
         head,

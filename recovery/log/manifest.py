@@ -291,13 +291,14 @@ class Spent(msgspec.Struct, frozen=True):
 class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
     """Up to which checkpoints sinks have acknowledged the panes, and the rows of late ledgers. ``late_sink``: the run
     has a sink for these, so they are kept until it has accepted them. ``further``: the outputs of a job with several
-    whose sinks are further than ``panes``.
+    whose sinks are further than ``panes``; ``sinkless``: those for which the run has no sink, where it has some.
     """
 
     panes: Natural = 0
     late: Natural = 0
     late_sink: bool = False
     further: dict[str, Natural] = {}
+    sinkless: tuple[str, ...] = ()
 
     def up_to(self, kind: OutputKind, operator: str = "") -> int:
         """The highest checkpoint of which a sink has acknowledged this; of panes, those of one output, by default of
@@ -310,6 +311,15 @@ class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
         reached = msgspec.structs.replace(self, **{kind: max(self.up_to(kind), checkpoint_id)})
         further = {name: last for name, last in self.further.items() if last > reached.panes}
         return reached if further == self.further else msgspec.structs.replace(reached, further=further)
+
+    def owed(self, manifest: Manifest) -> Delivered:
+        """The same where an output of ``manifest`` without a sink lacks nothing: nobody is there to accept it."""
+        sinkless = {*self.sinkless} & {*manifest.outputs}
+        if not sinkless:
+            return self
+        return self.of_outputs(
+            {name: manifest.id if name in sinkless else self.up_to("panes", name) for name in manifest.outputs}
+        )
 
     def of_outputs(self, up_to: Mapping[str, int]) -> Delivered:
         """With the panes of each output of a job acknowledged so far, and of no other."""
@@ -325,7 +335,11 @@ def delivered_for(had: Delivered, of: Manifest, names: Sequence[str], otherwise:
     if not of.outputs and len(names) < 2:
         return had
     there = of.output_names
-    return had.of_outputs({name: had.up_to("panes", name) if name in there else otherwise(name) for name in names})
+    deliveries = had.of_outputs(
+        {name: had.up_to("panes", name) if name in there else otherwise(name) for name in names}
+    )
+    left = tuple(name for name in deliveries.sinkless if name in names) if len(names) > 1 else ()
+    return msgspec.structs.replace(deliveries, sinkless=left)
 
 
 class AnsweredRequest(msgspec.Struct, frozen=True):

@@ -108,7 +108,8 @@ def _check_several(manifest: Manifest) -> None:
         there = [name for name in manifest.operators if name in outputs]
         is_several = list(outputs) == there and 2 <= len(outputs) <= OUTPUTS
         require(is_several and outputs[-1] == next(reversed(manifest.operators)), "outputs")
-    require(set(manifest.delivered.further) <= set(outputs), "what is delivered of outputs")
+    of_outputs = {*manifest.delivered.further, *manifest.delivered.sinkless}
+    require(of_outputs <= set(outputs), "what is delivered of outputs")
 
 
 def check_root(job_id: str, bases: Sequence[str]) -> None:
@@ -444,6 +445,7 @@ CAPABILITIES: dict[str, str] = {
     "panes-by-condition/1": "a window emits a pane only where a condition of its results is true",
     "expressions/1": "rows of a stream are filtered, or get computed columns, by expressions",
     "zones/1": "the rules of time zones that expressions name are stored with the operator",
+    "plain-rows/1": "columns called kind, pane, timing or last of rows that pass an operator are not those of panes",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

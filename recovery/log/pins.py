@@ -113,10 +113,11 @@ def pinned(checkpoint: Checkpoint, checkpoint_id: int, why: str) -> Iterator[Hea
 
 
 def remove_pin(objects: Objects, name: str) -> None:
-    """Remove a pin without the checks of `unpin`."""
+    """Remove a pin without the checks of `unpin`. Once this returns, a power cut does not bring it back."""
     # In this order: while the mark exists, the pin does.
     objects.delete(f"{PINS}/{name}{HELD_SUFFIX}")
     objects.delete(pin_path(name))
+    objects.settle(PINS)
 
 
 def _held(checkpoint: Checkpoint, checkpoint_id: int) -> set[str]:

@@ -153,9 +153,11 @@ class CollectionPlan(RootPlan):
         if result.within_grace:
             young, grace = pluralize(result.within_grace, "checkpoint"), text_of(self.retention.grace_us)
             yield "", f"{young} only because of grace=: those that were the newest within {grace} stay for readers"
-        for kind, last_id in (("panes", result.panes_gone), ("ledgers", result.late_gone)):
+        suffix = " of other outputs" if result.further_gone else ""
+        last_ids = {f"panes of {name}": last_id for name, last_id in result.further_gone.items()}
+        for rows, last_id in {**last_ids, f"panes{suffix}": result.panes_gone, "ledgers": result.late_gone}.items():
             if last_id:
-                yield "", f"{kind} only of checkpoints after {last_id}"
+                yield "", f"{rows} only of checkpoints after {last_id}"
         if result.unacknowledged:
             yield "", f"{result.unacknowledged:,} old files of panes and late rows that no sink has acknowledged"
         for root in result.freed:

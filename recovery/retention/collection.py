@@ -66,6 +66,8 @@ class Collected:
     within_grace: int
     pinned: tuple[int, ...]
     panes_gone: int
+    further_gone: Mapping[str, int]
+    """The outputs, of several, whose panes go up to a later checkpoint than ``panes_gone``, and that checkpoint."""
     late_gone: int
     unacknowledged: int
     freed: tuple[str, ...]
@@ -124,6 +126,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
         within_grace=_within_grace(contents, retention, boundary, at_us),
         pinned=tuple(sorted(contents.pinned)),
         panes_gone=boundary.panes_gone,
+        further_gone=boundary.further_gone,
         late_gone=boundary.late_gone,
         unacknowledged=unacknowledged(contents, retention, at_us),
         freed=_roots(_unneeded(checkpoint.objects, bases_read(contents, boundary))),

@@ -52,6 +52,12 @@ def _job(
     return made if late is None else made.allowed_lateness(late, rule=rule, ledger_columns=["at", "v"])
 
 
+def _with_kind() -> Aggregation:
+    """Over a shift of rows that have a column of that name, some with one of the words of panes."""
+    kind = ts.when(ts.col("name") == "oak", "retract").otherwise(ts.col("name"))
+    return _job(TEN, of=_events().with_columns(kind=kind).shift_time("1 second", name="moved"))
+
+
 def _numbers(**aggregates: Any) -> Aggregation:
     made = _events().group_by("k").window(TEN).aggregate(**aggregates).named("job").allowed_lateness("5 seconds")
     return made.trigger(early=trigger.after_count(3)).accumulation("retracting")
@@ -99,6 +105,9 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(TEN, of=_events().where("v > 2 or k is null").with_columns(v="v * 2 - at", k="upper(k)"))
         .retain_windows("1 hour"), 119
     ),
+    # The same job, of which the version before took the column for that of panes.
+    "kind_by_name": lambda: case(_with_kind(), 194),
+    "kind_of_rows": lambda: case(_with_kind(), 195),
     # A zone that no tzdata will ever change: with other rules a start would log a line.
     "zoned": lambda: case(
         _job(TEN, of=_events().where("minute(t, zone => 'Etc/GMT-5') >= 0")

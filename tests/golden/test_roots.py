@@ -19,6 +19,11 @@ LINES: dict[str, list[str]] = {
         " the clock; if it is right, a longer watermark delay (now 2 minutes) or .allowed_lateness(…) (now 5 seconds)"
         " waits for the other events"
     ],
+    "kind_by_name": [
+        "operator moved has begun when a column was known by its name, so it goes on to take kind for what panes have"
+        " under these names: if that is right, say stream(…, retractions=True); if they are columns of your own, give"
+        " them other names, or begin with a new folder"
+    ],
     "chain_deduplicated": [
         "operator once has begun without an allowed lateness, so it rejects late rows that the operator behind it "
         'would accept: give it allowed_lateness="5 seconds" to accept these, or "0 seconds" to keep rejecting them'

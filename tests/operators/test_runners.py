@@ -257,6 +257,29 @@ def local_hours(runner: type[Runner], tmp: Path) -> None:
     assert counted == wanted
 
 
+def taken_back(runner: type[Runner], tmp: Path) -> None:
+    """Rows that a stream takes back are in no result."""
+    order = {"event_time": "t", "offset": "at", "origin": "part"}
+    signed_batches = [batch.append_column("kind", pa.array(["emit"] * batch.num_rows)) for batch in BATCHES]
+    retractions = BATCHES[0].slice(0, 2).append_column("kind", pa.array(["retract"] * 2))
+    results = [
+        runner(of(source), batches[0].schema, tmp / name).run(batches)
+        for name, source, batches in (
+            ("signed", ts.stream(**order, retractions=True), [*signed_batches, retractions]),  # type: ignore[arg-type]
+            ("plain", ts.stream(**order), [BATCHES[0].slice(2), *BATCHES[1:]]),  # type: ignore[arg-type]
+        )
+    ]
+    signed, plain = (columns(rows, "window_start", "k", "n", "total") for rows in results)
+    assert signed == plain != []
+
+
+def not_taken_back(_: type[Runner], tmp: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        of(ts.stream(event_time="t", offset="at", retractions=True)).by_hand(SCHEMA, checkpoint=tmp / "root")
+    assert refused.value.code == "chain-retractions"
+    assert not (tmp / "root").exists()
+
+
 def several_outputs(runner: type[Runner], tmp: Path) -> None:
     """Each of two outputs has what its operator alone emits, and so have its sinks."""
     events = ts.stream(event_time="t", offset="at", origin="part")
@@ -512,6 +535,9 @@ TABLE: dict[str, Row] = {
     ),
     "old checkpoints": Row(
         retained, "test_keeping.py::test_a_query_deletes_its_old_checkpoints_itself", {"harness": not_retained}
+    ),
+    "rows that are taken back": Row(
+        taken_back, "test_compute.py::test_rows_that_are_taken_back_by_the_stream", {"by hand": not_taken_back}
     ),
     "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -128,3 +129,27 @@ def test_local_days_are_those_of_the_standalone_runner(spark: SparkSession, tmp_
     with installation(without_tzdata):
         found, alone = (sorted(map(repr, panes(tmp_path / name))) for name in ("root", "alone"))
     assert found == alone
+
+
+def test_rows_that_are_taken_back_by_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """And rows with a column of that name that says something else."""
+    times = pa.array([1_000_000 * second for second in (1, 2, 3)], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batches = [
+        pa.table({"at": times, "item": ["a", "a", "b"], "count": [3, 4, 5], "kind": kinds})
+        for kinds in (["emit", "emit", "emit"], ["retract", "emit", "retract"], ["emit", "retract", None])
+    ]
+    for number, rows in enumerate(batches):
+        write(tmp_path / "in", number, rows)
+    frame = spark.readStream.schema("at timestamp, item string, count long, kind string")
+    read = frame.option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    loud, silent = ts.stream(event_time="at", retractions=True), ts.stream(event_time="at")
+    for name, rows_of in {"said": loud, "own": silent.where("count > 0").shift_time("1 second")}.items():
+        results = (
+            rows_of.group_by("item").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), s=agg.sum("count"))
+        )
+        job = results.accumulation("retracting")
+        query = job.on_spark(read, checkpoint=tmp_path / name, partitions=2).start()
+        query.processAllAvailable()
+        query.stop(drain=True)
+        job.standalone(checkpoint=tmp_path / f"{name}_alone", partitions=2).run(batches, drain=True)
+        assert evidence.panes(tmp_path / name) == evidence.panes(tmp_path / f"{name}_alone") != []

@@ -18,6 +18,7 @@ from tests.helpers.nets import NAMED, NET_JOBS, made
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import batch, job, write
 from tests.helpers.spark_runs import stream
+from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.partitions import PartitionField, TargetPartitions, day, hour
 from tidestate.operators.sinks.spark_forms import GONE, formed_in_spark, has_null
@@ -60,6 +61,20 @@ def test_a_form_is_the_same_without_the_driver(what: str, form: Any, spark: Spar
             found = found.filter(pa.compute.invert(found[GONE])).drop_columns([GONE])
         assert found.column_names == wanted.rows.column_names
         assert as_texts(found) == as_texts(wanted.rows)
+
+
+@pytest.mark.parametrize("form", ["append", "changelog", "upsert"])
+def test_rows_that_are_no_panes_have_a_kind_of_their_own(form: Any, spark: SparkSession, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 1], "pane": ["x", "y", "z"], "kind": ["retract", "emit", "retract"]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    sink = TableSink("t", changes=form, key="id")
+    sink.fit(Emitted("moved", rows.schema, None, withdraws=False, is_plain=True))
+    read = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    of_spark = formed_in_spark(read, form, sink.by(rows.schema), sink.columns, str(DELIVERY), is_plain=True).toArrow()
+    of_driver = sink.formed(rows, DELIVERY).rows
+    assert "kind" in of_driver.column_names
+    of_spark = of_spark.drop_columns([GONE] if form == "upsert" else [])
+    assert as_texts(of_spark) == as_texts(of_driver)
 
 
 def test_a_null_in_an_identity_is_refused(spark: SparkSession) -> None:

@@ -148,3 +148,32 @@ def test_each_output_counts_for_itself_when_a_root_is_checked(tmp_path: Path) ->
         health = ts.Root(tmp_path).check(max_undelivered=limit)
         assert {check.name: check.holds for check in health.checks}["undelivered"] == holds
     assert Counter(sinks["by_minute"].calls) == Counter()
+
+
+def undelivered_holds(root: Path) -> bool:
+    (check,) = [check for check in ts.Root(root).check(max_undelivered=1).checks if check.name == "undelivered"]
+    return check.holds
+
+
+def test_an_output_without_a_sink_lacks_nothing_when_a_root_is_checked(tmp_path: Path) -> None:
+    """It was as far behind as the job was old. One that is given a sink is owed everything from then on."""
+    several().standalone(checkpoint=tmp_path, sink={"by_key": Taken()}).run(BATCHES[:4])
+    assert undelivered_holds(tmp_path)
+    several().standalone(checkpoint=tmp_path, sink={"by_key": Taken(), "of_all": Taken(behind=99, down=True)}).run(
+        BATCHES
+    )
+    assert not undelivered_holds(tmp_path)
+    first, *_ = streams()
+    first.standalone(checkpoint=tmp_path / "alone").run(BATCHES)
+    assert not undelivered_holds(tmp_path / "alone"), "a job without any sink has nobody yet"
+
+
+def test_a_collection_says_of_each_output_what_is_gone(tmp_path: Path) -> None:
+    sinks = {"by_key": Taken(), "by_minute": Taken(behind=100, down=True), "of_all": Taken()}
+    several().standalone(checkpoint=tmp_path, sink=sinks).run(BATCHES, drain=False)
+    plan = ts.Root(tmp_path).gc(newest=1, panes="0 seconds", grace="0 seconds")
+    last_ids = plan.as_dict()["further_gone"]
+    assert last_ids.keys() == {"by_key", "of_all"}
+    for name, last_id in last_ids.items():
+        assert f"panes of {name} only of checkpoints after {last_id}" in str(plan)
+    assert "panes of other outputs only of checkpoints after 1" in str(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,10 @@ from tests.helpers.spark_inputs import job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
 from tidestate import Aggregation
+from tidestate.operators.describe.sinks import Emitted
+from tidestate.operators.sinks.delta import DeltaSink
 from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, formed, identity
+from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
@@ -153,3 +157,27 @@ def test_of_any_stream(setting: Setting, made: list[streams.Batch], cuts: list[i
     by = identity(whole.schema, key)
     assume(not any(whole[name].null_count for name in by))
     assert delivered_in_cuts(whole, "upsert", key, cuts) == replayed(whole, key)
+
+
+PLAIN = pa.table({"id": [1, 2, 1], "pane": ["x", "y", "z"], "kind": ["retract", "emit", "retract"]})
+"""Rows of a job that only passes them on, with columns of the user's that are called as those of panes."""
+
+
+def test_rows_that_are_no_panes_are_taken_as_they_are() -> None:
+    changes = formed(PLAIN, "changelog", ["id"], is_plain=True).rows
+    assert changes[KIND_OF_CHANGE].to_pylist() == ["insert"] * 3
+    assert changes.drop_columns([KIND_OF_CHANGE]).equals(PLAIN)
+    net = formed(PLAIN, "upsert", ["id"], is_plain=True)
+    assert net.rows.to_pylist() == PLAIN.to_pylist()[1:]
+    assert net.gone is not None
+    assert net.gone.num_rows == 0
+
+
+def test_a_sink_of_plain_rows_keeps_their_kind(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path), changes="upsert", key="id")
+    sink.fit(Emitted("moved", PLAIN.schema, None, withdraws=False, is_plain=True))
+    rows_formed = sink.formed(PLAIN, DeliveryId("run", 1))
+    assert rows_formed.rows["kind"].to_pylist() == ["emit", "retract"]
+    sink.fit(Emitted("panes", PLAIN.drop_columns(["pane"]).schema, None, withdraws=True))
+    rows_formed = sink.formed(PLAIN.drop_columns(["pane"]), DeliveryId("run", 2))
+    assert rows_formed.rows.to_pylist() == [{"id": 2}]

@@ -66,6 +66,40 @@ def test_the_late_ledger_has_rows_as_they_arrived(tmp_path: Path) -> None:
     assert [(row["reason"], row["received_p"], row["q"]) for row in rows] == [("very_late", 4, 1)]
 
 
+def test_a_column_that_stages_alone_read_is_renamed_in_the_ledger(tmp_path: Path) -> None:
+    source, names = ts.stream(event_time="at"), ["at", "p", "qty", "k"]
+    before = windows(source.where("q > 0")).harness(STAGED_SCHEMA, folder=tmp_path)
+    before.feed(arriving([(300, 1, 1, "a")]))
+    before.feed(arriving([(5, 4, 1, "a")]))
+    schema = STAGED_SCHEMA.empty_table().rename_columns(names).schema
+    job = windows(source.where("qty > 0")).renamed(columns={"q": "qty"})
+    assert [change.setting for change in job.plan(tmp_path, schema=schema).changes] == ["column q"]
+    harness = job.harness(schema, folder=tmp_path)
+    harness.feed(arriving([(6, 4, 3, "a")]).rename_columns(names))
+    assert harness.ledger()["qty"].to_pylist() == [1, 3]
+    harness.restart()
+    assert harness.ledger()["qty"].to_pylist() == [1, 3]
+
+
+def test_a_column_that_stages_alone_read_is_renamed_in_front_of_a_join(tmp_path: Path) -> None:
+    """What a key is computed by has another name, and is the same."""
+    schemas = {"a": STAGED_SCHEMA, "b": STAGED_SCHEMA}
+    new_schema = pa.schema([field.with_name("name") if field.name == "k" else field for field in STAGED_SCHEMA])
+
+    def job(column: str) -> Any:
+        left = ts.stream("a", event_time="at").select("at", "p", key=fn.upper(column))
+        right = ts.stream("b", event_time="at").select("at", key="k")
+        return left, right
+
+    for column, schema in (("k", STAGED_SCHEMA), ("name", new_schema)):
+        left, right = job(column)
+        left = left.named("left_rows").renamed(columns={"k": "name"})
+        pairs = left.join(right, on="key", within=("-9 seconds", "9 seconds"))
+        harness = pairs.harness({**schemas, "a": schema}, folder=tmp_path)
+        rows = arriving([(1, 5, 1, "a")])
+        harness.feed({"a": rows.rename_columns(schema.names), "b": rows})
+
+
 @pytest.mark.parametrize("stage", ["where", "with_columns"])
 def test_what_cannot_be_bound_is_refused_before_anything_runs(stage: str, tmp_path: Path) -> None:
     source = ts.stream(event_time="at")

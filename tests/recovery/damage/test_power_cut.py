@@ -19,7 +19,7 @@ from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import DeliveryId, files_of
 from tidestate.recovery.log.pins import pin, unpin
-from tidestate.recovery.log.records import pin_path, seal
+from tidestate.recovery.log.records import HELD_SUFFIX, PINS, pin_path, read_pins, seal
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -184,15 +184,25 @@ def collected(checkpoint: Checkpoint, number: int) -> None:
 
 
 def test_a_pin_that_was_removed_is_not_back_without_its_checkpoint(power: Callable[[str], Power]) -> None:
+    """Who removed it died before its sync."""
     disk = power("disk")
     checkpoint, number = of_first_batch(disk)
     pin(checkpoint, number, "mine")
-    unpin(checkpoint, "mine")
+    for path in (f"{PINS}/mine{HELD_SUFFIX}", pin_path("mine")):
+        checkpoint.objects.delete(path)
     collected(checkpoint, number)
     checkpoint.settle()
     left = Checkpoint.open(disk.left())
     assert verify(left, read_percent=100).findings == ()
     assert collect(left, CheckpointRetention(newest=1), now_us()).pinned == ()
+
+
+def test_a_pin_that_was_removed_stays_so(power: Callable[[str], Power]) -> None:
+    disk = power("disk")
+    checkpoint, number = of_first_batch(disk)
+    pin(checkpoint, number, "mine")
+    unpin(checkpoint, "mine")
+    assert read_pins(Objects(disk.left())) == []
 
 
 def test_a_manifest_is_not_back_without_its_files(power: Callable[[str], Power]) -> None:
