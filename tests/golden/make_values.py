@@ -150,6 +150,7 @@ def unlike_spark(spark: SparkSession, new_forms: Sequence[KeptForm]) -> Iterator
 
 def _unlike_spark(spark: SparkSession, new_forms: Sequence[KeptForm]) -> Iterator[str]:
     """Each form's columns are beside those of the others, with rows of nulls."""
+    # A query for each form would take minutes: most of it is Spark's planning.
     most = max(len(form.rows) for form in new_forms)
     columns: dict[str, pa.Array] = {}
     texts = []
@@ -162,6 +163,7 @@ def _unlike_spark(spark: SparkSession, new_forms: Sequence[KeptForm]) -> Iterato
         texts.append(f"{plain_text(text, form.type)} AS r{number}")
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.table(columns), Path(folder) / "rows.parquet")
+        # Of literals Spark would compute the answers itself, by rules of its optimizer.
         frame = spark.read.parquet(folder).coalesce(1)
         answers = [row.asDict() for row in frame.selectExpr(*texts).collect()]
     for number, form in enumerate(new_forms):
@@ -204,6 +206,7 @@ def main() -> None:
     if differences:
         print("\n".join(differences))
         sys.exit(1)
+    # Rules that are kept win: what was computed by them stays what it is under another tzdata.
     zones = {name: installed_rules(name) for name in VALUE_ZONES} | unpack()[0]
     pack(zones, [*unpack()[1], *new_forms])
     unpack.cache_clear()

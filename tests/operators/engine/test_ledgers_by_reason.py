@@ -78,6 +78,7 @@ def test_one_reason_then_the_other_then_all(tmp_path: Path) -> None:
     assert waiting(tmp_path, pricing()) == {("short", UNEXPECTED): 2}
     running.reprocess_late(reason=LATE)
     assert head(tmp_path).id == fed_at + 1, "nothing waits, so nothing is written"
+    # The condition is loosened, so that some of what was refused is as expected now.
     running = pricing(-1).standalone(checkpoint=tmp_path)
     running.run(PRICED_BATCHES)
     running.reprocess_late(reason=UNEXPECTED)
@@ -152,6 +153,7 @@ def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
     running.reprocess_late(reason=LATE)
     after = head(root).id
     running.reprocess_late()
+    # Back to between the two calls: one reason is put back there, and the other waits.
     reset_to(Checkpoint.open(root), after)
     assert waiting(root, job) == {("short", UNEXPECTED): 2}
     assert NEED in head(root).needs
@@ -162,6 +164,7 @@ def test_moves_of_a_root_keep_what_was_put_back(tmp_path: Path) -> None:
     reset_to(Checkpoint.open(root), before)
     assert waiting(root, job) == {("short", LATE): 1, ("short", UNEXPECTED): 2}
     assert NEED not in head(root).needs
+    # What was put back on the line that was left is put back again, once.
     running = pricing(-2).standalone(checkpoint=root)
     running.run(PRICED_BATCHES)
     running.reprocess_late(reason=LATE)
@@ -210,6 +213,7 @@ def test_a_run_that_is_asked_puts_back_each_once(tmp_path: Path) -> None:
     answers: list[int | None] = []
 
     def source() -> Iterator[pa.Table]:
+        # A call is answered by a run that is under way, so the input ends only after the answers.
         yield from PRICED_BATCHES
         until((tmp_path / "control" / "1" / "begun.json").exists)
         asked = asker(tmp_path)
@@ -235,6 +239,7 @@ class Twin:
         newest = self.newest
         for second, price, number in rows:
             self.rows[number] = (second, price)
+            # A row that is not as expected is judged before it is late, and moves no watermark.
             if price < self.least:
                 for waiting in self.waiting.values():
                     waiting.append((number, UNEXPECTED))
@@ -289,6 +294,7 @@ class Both:
             self.twin.least = step
             self.tested = self.opened()
         elif step == "rewind":
+            # Not the newest: what was put back since must wait again.
             checkpoint_id = sorted(self.kept)[len(self.kept) // 2]
             reset_to(Checkpoint.open(self.folder), checkpoint_id)
             self.twin = deepcopy(self.kept[checkpoint_id])

@@ -99,6 +99,7 @@ JOBS: dict[str, Callable[[Stream, Stream, str], Any]] = {
 
 def counted(table: pa.Table) -> Counter[str]:
     """Rows, whatever their order and that of their columns, under the first name of the column."""
+    # The two jobs differ in one name alone, and columns are in the order of their names in some outputs.
     names = [name.replace(SORT, KIND) for name in table.column_names]
     return Counter(
         repr(sorted(zip(names, row, strict=True))) for row in zip(*table.to_pydict().values(), strict=True)
@@ -118,6 +119,7 @@ def played(name: str, column: str, kind: pa.DataType, batches: list[list[list[Ro
         tables = []
         for number, rows in enumerate(batches):
             tables.append(harness.feed({s: arriving(column, kind, rows["ab".index(s)]) for s in streams}))
+            # A start compares what is stored with the description, in which the name may mean something else.
             if number == 0:
                 harness.restart()
         tables.append(harness.finish())
@@ -185,6 +187,7 @@ def test_targets_have_the_column_as_it_is(name: str, target: str, form: Any, tmp
     tables = []
     for column in (KIND, SORT):
         target_place = TARGETS[target](str(tmp_path / f"{column}_target"))
+        # Two deliveries, as an upsert deletes by what an earlier one has written.
         batches = [arriving(column, pa.string(), ROWS[:3]), arriving(column, pa.string(), ROWS[3:])]
         job = TWICE[name](ts.stream(event_time="t"))
         job.standalone(checkpoint=tmp_path / column, sink=target_place.sink(form, key="id")).run(batches, drain=True)
