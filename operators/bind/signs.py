@@ -29,6 +29,7 @@ from tidestate.operators.plan.graph import OF_PANES, Graph, Node, downstream_sch
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 PANE_NAMES = frozenset({*OF_PANES, PANE_KIND})
 """Columns of panes that rows of the user's may have for something else."""
@@ -71,16 +72,18 @@ def selecting_plain_rows(operator: Runnable) -> Runnable:
 
 def check_signs(operator: Runnable, schema: pa.Schema) -> None:
     """Check that rows that take others back have a column that says which. Raises `UsageError`."""
-    kind = schema.field(PANE_KIND).type if PANE_KIND in schema.names else None
-    if kind is not None and pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if PANE_KIND not in schema.names:
+        message = 'rows that take others back say so in a text column "kind", "emit" or "retract", which is not there'
+        raise missing_columns(message, [PANE_KIND], schema.names)
+    kind = schema.field(PANE_KIND).type
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(values) or pa.types.is_large_string(values)):
         raise UsageError(
-            'rows that take others back say so in a text column "kind", "emit" or "retract": add it, or remove '
-            "retractions=True of the stream",
+            'rows that take others back say so in a text column "kind", "emit" or "retract": cast it to text, or '
+            "remove retractions=True of the stream",
             code="retractions",
             operator=operator.name,
-            found="no such column" if kind is None else str(kind),
+            found=str(kind),
         )
 
 

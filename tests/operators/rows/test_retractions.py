@@ -149,10 +149,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "an aggregate of it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))
                            .aggregate(n=agg.list("kind")).harness(PANES)),
     "a computed sign": ("stage-column", lambda: counting(said().with_columns(kind="'emit'")).harness(PANES)),
-    "no column": ("retractions", lambda: counting(said()).harness(PANES.remove(3))),
+    "no column": ("column-missing", lambda: counting(said()).harness(PANES.remove(3))),
     "a column of numbers": ("retractions", lambda: counting(said()).harness(with_kind(pa.int64()))),
-    "no column of a shift": ("retractions", lambda: said().shift_time("1 s").harness(PANES.remove(3))),
-    "no column of a union": ("retractions", lambda: ts.union(a=said(), b=said())
+    "no column of a shift": ("column-missing", lambda: said().shift_time("1 s").harness(PANES.remove(3))),
+    "no column of a union": ("column-missing", lambda: ts.union(a=said(), b=said())
                              .harness(dict.fromkeys("ab", PANES.remove(3)))),
     "some sides": ("side-columns", lambda: ts.union(a=said(), b=at())),
     "some sides of a merge": ("side-columns", lambda: ts.merge(a=said("a"), b=at(name="b")).group_by()
