@@ -52,7 +52,7 @@ COMBINERS: dict[SketchFunction, str] = {
 def random_results(configuration: Mapping[str, Any]) -> frozenset[str]:
     """The results of a stored configuration that two runs over the same input may have differently."""
     aggregates = configuration.get("aggregates", {})
-    return frozenset(name for name, stored in aggregates.items() if stored["function"] == "quantile_approx")
+    return frozenset(name for name, stored in aggregates.items() if stored.get("function") == "quantile_approx")
 
 
 class ValueSketch(Aggregate, frozen=True, tag="value_sketch"):

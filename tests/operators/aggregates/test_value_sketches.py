@@ -227,7 +227,7 @@ def test_decimals_and_numbers_of_any_width_have_quantiles() -> None:
 
 
 def test_comparisons_leave_out_what_is_drawn_at_random() -> None:
-    job = HOURS.aggregate(near=agg.quantile_approx("v", 0.5), about=agg.hll("v"))
+    job = HOURS.aggregate(near=agg.quantile_approx("v", 0.5), about=agg.hll("v"), n=agg.count()).derive(twice="n * 2")
     random = random_results(configuration_of(job.graph.description))
     assert random == {"near"}
     rows = pa.table({"near": [1.0], "_last_near": [1.0], "near_sketch": [b"x"], "about": ["y"], "nearly": [1]})
