@@ -16,7 +16,13 @@ from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.named_zones import zones_named
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.output_origin import with_origins
-from tidestate.operators.bind.signs import knowing_signs, says_signed, selecting_plain_rows, unclear_sides
+from tidestate.operators.bind.signs import (
+    check_stages,
+    knowing_signs,
+    says_signed,
+    selecting_plain_rows,
+    unclear_sides,
+)
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -274,6 +280,7 @@ def _check_signed(one: Runnable) -> None:
             code="chain-retractions",
             operator=one.name,
         )
+    check_stages(one)
 
 
 def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:

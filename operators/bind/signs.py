@@ -22,9 +22,10 @@ from msgspec.structs import replace
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.stages import Select, StoredStage, columns_after
+from tidestate.operators.describe.stages import ByCondition, Compute, Select, StoredStage, columns_after
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Merge, Windowed
+from tidestate.operators.expressions.tree import columns_needed
 from tidestate.operators.plan.graph import OF_PANES, Graph, Node, downstream_schema
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -85,6 +86,31 @@ def check_signs(operator: Runnable, schema: pa.Schema) -> None:
             operator=operator.name,
             found=str(kind),
         )
+
+
+def check_stages(operator: Runnable) -> None:
+    """Check that no stage of rows that take others back asks which do: a filter that is true of a row, and not of
+    the one that takes it back, would leave the row for good. Raises `UsageError`.
+    """
+    asking = [stage for stage in operator.stages if PANE_KIND in _values_read(stage)]
+    if asking:
+        raise UsageError(
+            "some of these rows take others back, as their column kind says, so a filter, an expectation or a "
+            "computed column must be the same of both, and cannot read it: let the operator before it emit each "
+            'window once, .allowed_lateness("0 seconds"), or read its rows without this',
+            code="signed",
+            operator=operator.name,
+            stages=sorted({str(stage.__struct_config__.tag) for stage in asking}),
+        )
+
+
+def _values_read(stage: StoredStage) -> tuple[str, ...]:
+    """The columns of which a stage makes something else than the same column."""
+    if isinstance(stage, ByCondition):
+        return stage.reads
+    if isinstance(stage, Compute):
+        return tuple(name for tree in stage.columns.values() for name in columns_needed(tree))
+    return ()
 
 
 def unclear_sides(operator: Runnable, origins: Collection[str], nodes: Mapping[str, Node]) -> UsageError | None:

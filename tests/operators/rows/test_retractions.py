@@ -148,6 +148,12 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
                  .aggregate(n=agg.count()).harness(PANES)),
     "an aggregate of it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))
                            .aggregate(n=agg.list("kind")).harness(PANES)),
+    "a filter by it": ("signed", lambda: counting(said().where("kind = 'emit'")).harness(PANES)),
+    "a filter by it behind panes": ("signed", lambda: counting(
+        counting(at()).accumulation("retracting").named("first").timed_by("window_end").where("kind = 'emit'")
+    ).harness(PANES)),
+    "an expectation of it": ("signed", lambda: counting(said().expect("e", "kind = 'emit'")).harness(PANES)),
+    "a column computed of it": ("signed", lambda: counting(said().with_columns(sort="kind")).harness(PANES)),
     "a computed sign": ("stage-column", lambda: counting(said().with_columns(kind="'emit'")).harness(PANES)),
     "no column": ("column-missing", lambda: counting(said()).harness(PANES.remove(3))),
     "a column of numbers": ("retractions", lambda: counting(said()).harness(with_kind(pa.int64()))),
