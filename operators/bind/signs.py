@@ -89,18 +89,21 @@ def check_signs(operator: Runnable, schema: pa.Schema) -> None:
 
 
 def check_stages(operator: Runnable) -> None:
-    """Check that no stage of rows that take others back asks which do: a filter that is true of a row, and not of
-    the one that takes it back, would leave the row for good. Raises `UsageError`.
+    """Check that no stage of rows that take others back asks which do, nor a shift: a filter that is true of a row,
+    and not of the one that takes it back, would leave the row for good, and so would a shift of one alone. Raises
+    `UsageError`.
     """
-    asking = [stage for stage in operator.stages if PANE_KIND in _values_read(stage)]
+    asking = {str(stage.__struct_config__.tag) for stage in operator.stages if PANE_KIND in _values_read(stage)}
+    if isinstance(operator, Altered) and PANE_KIND in operator.spans:
+        asking.add("shift")
     if asking:
         raise UsageError(
-            "some of these rows take others back, as their column kind says, so a filter, an expectation or a "
-            "computed column must be the same of both, and cannot read it: let the operator before it emit each "
+            "some of these rows take others back, as their column kind says, so a filter, an expectation, a computed "
+            "column or a shift must be the same of both, and cannot read it: let the operator before it emit each "
             'window once, .allowed_lateness("0 seconds"), or read its rows without this',
             code="signed",
             operator=operator.name,
-            stages=sorted({str(stage.__struct_config__.tag) for stage in asking}),
+            stages=sorted(asking),
         )
 
 

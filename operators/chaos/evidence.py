@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from tidestate.operators.aggregates.signed import CANCEL
 from tidestate.operators.aggregates.value_sketches import random_results
 from tidestate.operators.chaos.offered import Offered, offers
 from tidestate.operators.chaos.start import RoundFolders
@@ -92,14 +94,21 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: Mapping[str, p
     )
 
 
-def texts(rows: pa.Table, random: frozenset[str] = frozenset()) -> RowTexts:
-    """Each row as a line, without results that are drawn at ``random``, and without their state."""
+def texts(rows: pa.Table, random: frozenset[str] = frozenset(), unordered: frozenset[str] = frozenset()) -> RowTexts:
+    """Each row as a line, without results that are drawn at ``random``, and without their state. Lists in the columns
+    ``unordered`` are sorted.
+    """
     names = [name for name in rows.column_names if BESIDE_A_RESULT.sub("", name) not in random]
-    columns = [values_of(rows[name]) for name in names]
+    columns = [_sorted_lists(rows[name]) if name in unordered else values_of(rows[name]) for name in names]
     return Counter(
         ", ".join(f"{name}={value}" for name, value in zip(names, row, strict=True))
         for row in zip(*columns, strict=True)
     )
+
+
+def _sorted_lists(column: pa.ChunkedArray) -> list[Any]:
+    """The lists of a column, each sorted by the texts of its elements."""
+    return [values and sorted(values, key=repr) for values in values_of(column)]
 
 
 def compared(baseline: Evidence, actual: Evidence, *, state: bool = True, rewound: bool = False) -> list[Deviation]:
@@ -168,7 +177,10 @@ def _state(checkpoint: Checkpoint, manifest: Manifest, random: frozenset[str]) -
     tables = {}
     for name, operator in manifest.operators.items():
         for spec in operator.tables:
-            rows = [texts(part, random) for part in state_rows(checkpoint, operator, spec, Wanted())]
+            # Rows that others take back are kept as they arrive, and partitions of an operator before may do so in
+            # any order. Where that is seen in a result, panes differ.
+            unordered = frozenset(group.columns[0] for group in spec.groups if group.combiner == CANCEL)
+            rows = [texts(part, random, unordered) for part in state_rows(checkpoint, operator, spec, Wanted())]
             tables[f"{name}.{spec.name}"] = sum(rows, RowTexts())
     return tables
 

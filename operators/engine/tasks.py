@@ -185,12 +185,13 @@ def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
 
     Does nothing after a step that moved less than `LARGE_BYTES`, nor while the process has less than ``room_bytes``
     of memory, nor within `RELEASE_S` of the last release: memory that is taken again at once costs a page fault for
-    each 4 KiB.
+    each 4 KiB. A process that has a third more than its room does not wait.
     """
-    now_s = time.monotonic()
-    if moved_bytes < LARGE_BYTES or (_released_s and now_s - _released_s[-1] < RELEASE_S):
+    if moved_bytes < LARGE_BYTES or (process_size := process_bytes()) < room_bytes:
         return
-    if process_bytes() < room_bytes:
+    now_s = time.monotonic()
+    is_crowded = 0 < room_bytes * 4 // 3 < process_size
+    if not is_crowded and _released_s and now_s - _released_s[-1] < RELEASE_S:
         return
     _released_s[:] = [now_s]
     pa.default_memory_pool().release_unused()

@@ -104,9 +104,10 @@ def least_stored(view: StateView, table: str, column: str, above: int, otherwise
     lower, longer = above + 1, 2
     while lower < otherwise:
         upper = min(lower + span, otherwise)
-        first = least(view[table].scan(_keys(lower, upper), folded=False), column, above)
-        if first != END_US:
-            return min(first, otherwise)
+        for rows in view[table].scan(_keys(lower, upper), folded=False):
+            # Parts come in the order of the key, so later ones have no earlier times and are not read.
+            if (first := least([rows], column, above)) != END_US:
+                return min(first, otherwise)
         first_range = longer == 2
         if first_range and not any(rows.num_rows for rows in view[table].scan(_keys(upper, otherwise), folded=False)):
             return otherwise

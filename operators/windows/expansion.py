@@ -19,7 +19,7 @@ from tidestate.statestore.table.sorting import ranks, sorting
 MakePairs = Callable[[Numbers, Numbers], pa.Table]
 """Makes the rows of pairs, from the index of each row and the number of its window, from 0."""
 
-SHARE = 8
+SHARE = 16
 """Pairs may use one of so many parts of the budget."""
 PAIR_BYTES = 64
 """The cost of a pair in addition to the copies of its row: key numbers and indices."""

@@ -190,13 +190,18 @@ class FileTable:
         if fold:
             for source in self._sources:
                 source.arrange(keys, LEVEL_0_BANDS * self._band_bytes)
-        cuts = self._cuts(keys)
-        edges = [keys.lower, *cuts, keys.upper]
-        bands = [KeyRange(low, high) for low, high in pairwise(edges)]
+        bands = self._bands(keys)
         if len(bands) > ARRANGE_BANDS:
-            for source in self._sources:
-                source.arrange(keys, 0)
+            self._arrange(keys)
         return bands[::-1] if reverse else bands
+
+    def _bands(self, keys: KeyRange) -> list[KeyRange]:
+        edges = [keys.lower, *self._cuts(keys), keys.upper]
+        return [KeyRange(low, high) for low, high in pairwise(edges)]
+
+    def _arrange(self, keys: KeyRange) -> None:
+        for source in self._sources:
+            source.arrange(keys, 0)
 
     def ranges_by_size(self) -> list[KeyRange]:
         """All keys, cut where folded files say that a band is full. Level 0 is not read."""
@@ -214,7 +219,10 @@ class FileTable:
 
     def unfolded(self, keys: KeyRange) -> Iterator[pa.Table]:
         """Rows within ``keys`` in parts that combine to the live rows."""
-        for band in self.bands(keys):
+        bands = self._bands(keys)
+        for number, band in enumerate(bands):
+            if number == 1 and len(bands) > ARRANGE_BANDS:
+                self._arrange(keys)  # not for who only wants the first rows
             yield reading.unfolded(self._spec, self.layers(band), EVERYTHING, self._expired)
 
     def lookup(self, keys: pa.Table) -> Lookup:

@@ -31,8 +31,9 @@ class TableView(Protocol):
     def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
         """Rows within ``keys`` (see `key_range`), in key order, in batches.
 
-        With ``folded=False`` a row may come in parts that combine to it, in the order in which they combine but not
-        of the key: cheaper for a caller who combines anyway. Read a scan to its end before the next ``apply``.
+        With ``folded=False`` a row may come in parts that combine to it: cheaper for a caller who combines anyway.
+        Batches are then of ranges of keys that follow each other, and within a batch parts are in the order in which
+        they combine, not of the key. Read a scan before the next ``apply``.
         """
         ...
 

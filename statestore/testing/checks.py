@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateStore, StateView
 from tidestate.statestore.testing.generated import Question, RangeRequests
-from tidestate.statestore.testing.model import StoreModel, TableModel
+from tidestate.statestore.testing.model import StoreModel, TableModel, key_order
 from tidestate.statestore.testing.rows import (
     KeyRow,
     as_tuples,
@@ -54,11 +55,17 @@ def check_scan(store: StateView, model: TableModel, question: Question) -> None:
     )
     in_order = reference[::-1] if question.reverse else reference
     same_rows(spec, batches, in_order, f"a scan is the live rows within its bounds, in key order: {question}")
-    loose = store[spec.name].scan(key_range(question.lower, question.upper, prefix=question.prefix), folded=False)
+    keys = key_range(question.lower, question.upper, prefix=question.prefix)
+    parts = [list(streamed(spec, [batch])) for batch in store[spec.name].scan(keys, folded=False)]
     same(
-        model.folded(list(streamed(spec, loose))),
+        model.folded([part for batch in parts for part in batch]),
         reference,
         f"with folded=False the parts of rows combine to the rows: {spec.name} {question}",
+    )
+    orders = [sorted(key_order(row[: len(spec.key)]) for row in batch) for batch in parts if batch]
+    promise(
+        all(before[-1] < after[0] for before, after in pairwise(orders)),
+        f"with folded=False batches are of ranges of keys that follow each other: {spec.name} {question}",
     )
 
 

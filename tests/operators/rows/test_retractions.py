@@ -154,6 +154,16 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     ).harness(PANES)),
     "an expectation of it": ("signed", lambda: counting(said().expect("e", "kind = 'emit'")).harness(PANES)),
     "a column computed of it": ("signed", lambda: counting(said().with_columns(sort="kind")).harness(PANES)),
+    "a shift by it": ("signed", lambda: counting(
+        said().shift_time(by=ts.expr("case when kind = 'emit' then interval '1' minute end"))
+    ).harness(PANES)),
+    "a duration by it": ("signed", lambda: counting(
+        said().shift_time("1 s", duration=ts.expr("case when kind = 'emit' then 1 end"), end="until")
+    ).harness(PANES)),
+    "an aggregate where it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))
+                              .aggregate(n=agg.count(where="kind = 'emit'")).harness(PANES)),
+    "an aggregate of an expression of it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))
+                                            .aggregate(n=agg.sum(ts.expr("length(kind)"))).harness(PANES)),
     "a computed sign": ("stage-column", lambda: counting(said().with_columns(kind="'emit'")).harness(PANES)),
     "no column": ("column-missing", lambda: counting(said()).harness(PANES.remove(3))),
     "a column of numbers": ("retractions", lambda: counting(said()).harness(with_kind(pa.int64()))),
