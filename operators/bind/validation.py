@@ -10,6 +10,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Rolling, Sessions, Sliding, Windows
+from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
@@ -57,6 +58,15 @@ def check_signed(description: Runnable) -> None:
         )
     if description.in_order:
         raise UsageError(because + "in an order of its own: remove .in_order()", code="signed")
+    known, order = description.known, tuple(name for name in (description.origin, description.offset) if name)
+    if known is not None and PANE_KIND not in known.identity and known.identity != order:
+        raise UsageError(
+            because + "and a row that takes another back may have the same identity, and would be left out as one "
+            "that comes again: remove .messages(…), know messages by the origin and offset of the stream, or have "
+            'the column kind in their identity, .messages(identity=("kind", …))',
+            code="signed",
+            identity=known.identity,
+        )
     if description.triggers.per_element:
         raise UsageError(because + "so there is no n-th element: use a trigger by batch", code="signed")
     if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key}):

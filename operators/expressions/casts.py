@@ -30,6 +30,8 @@ from tidestate.operators.expressions.tree import INSTANT, LOCAL
 from tidestate.statestore.arrays import Flags
 
 DAY_LENGTH_US = 86_400_000_000
+FARTHEST_DAY = 2**63 // DAY_LENGTH_US - 1
+"""Days before and after 1970 whose midnights are times in microseconds, some 292,000 years."""
 _WIDE = pa.decimal256
 _EXACT = Context(prec=100)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
@@ -180,7 +182,7 @@ def _of_time(column: pa.Array, kind: pa.DataType) -> pa.Array:
         fits = np.abs(days) < 2**31
         return arrow_column(np.where(fits, days, 0), nulls | ~fits, kind)
     if pa.types.is_date32(column.type):
-        fits = np.abs(numbers) < 2**63 // DAY_LENGTH_US
+        fits = np.abs(numbers) <= FARTHEST_DAY
         return arrow_column(np.where(fits, numbers, 0) * DAY_LENGTH_US, nulls | ~fits, kind)
     return column.view(kind)
 

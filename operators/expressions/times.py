@@ -24,7 +24,7 @@ from tidestate.operators.expressions.arrays import (
     whole_numbers_of,
     without,
 )
-from tidestate.operators.expressions.casts import DAY_LENGTH_US, time_us_of_text, try_cast
+from tidestate.operators.expressions.casts import DAY_LENGTH_US, FARTHEST_DAY, time_us_of_text, try_cast
 from tidestate.operators.expressions.coercion import brought_to
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
 from tidestate.operators.expressions.tree import INSTANT, LOCAL
@@ -49,15 +49,30 @@ def is_moment(kind: pa.DataType) -> bool:
 
 
 def local_us(column: pa.Array, zone: ZoneRules) -> Times:
-    """What a clock in ``zone`` shows, in microseconds; of a date its midnight, of a time without a zone itself."""
+    """What a clock in ``zone`` shows, in microseconds; of a date its midnight, of a time without a zone itself.
+    Days that are too far away for a time are the first or the last one that is not.
+    """
     numbers = whole_numbers_of(column)
     if pa.types.is_date32(column.type):
-        return numbers * DAY_LENGTH_US
+        return np.clip(numbers, -FARTHEST_DAY, FARTHEST_DAY) * DAY_LENGTH_US
     return zone.local(numbers) if column.type == INSTANT else numbers
 
 
-def _bind_part(call: BoundCall, part: Callable[[Times], AnyNumbers]) -> Operand:
+def local_days(column: pa.Array, zone: ZoneRules) -> Numbers:
+    """The day that a calendar in ``zone`` shows, in days since 1970; of a date itself, however far away it is."""
+    if pa.types.is_date32(column.type):
+        return whole_numbers_of(column)
+    return local_us(column, zone) // DAY_LENGTH_US
+
+
+def _bind_part(call: BoundCall, part: Callable[[Numbers], AnyNumbers]) -> Operand:
     return apply_kernel(_INT, partial(_part, part=part, zone=call.zone), _time(call, 0))
+
+
+def _bind_part_of_day(call: BoundCall, unit: str, outer_unit: str) -> Operand:
+    return apply_kernel(
+        _INT, partial(_part_of_day, unit=unit, outer_unit=outer_unit, zone=call.zone), _time(call, 0)
+    )
 
 
 def _time(call: BoundCall, position: int) -> Operand:
@@ -69,17 +84,18 @@ def _time(call: BoundCall, position: int) -> Operand:
     return operand
 
 
-def _part(column: pa.Array, part: Callable[[Times], AnyNumbers], zone: ZoneRules) -> pa.Array:
-    return arrow_column(part(local_us(column, zone)).astype(np.int32), nulls_of(column), _INT)
+def _part(column: pa.Array, part: Callable[[Numbers], AnyNumbers], zone: ZoneRules) -> pa.Array:
+    return arrow_column(part(local_days(column, zone)).astype(np.int32), nulls_of(column), _INT)
 
 
-def _days(local: Times) -> Numbers:
-    return local // DAY_LENGTH_US
+def _part_of_day(column: pa.Array, unit: str, outer_unit: str, zone: ZoneRules) -> pa.Array:
+    parts = local_us(column, zone) % _UNIT_US[outer_unit] // _UNIT_US[unit]
+    return arrow_column(parts.astype(np.int32), nulls_of(column), _INT)
 
 
-def _month_starts(local: Times) -> Numbers:
+def _months(days: Numbers) -> Numbers:
     """Months since January 1970."""
-    months: Numbers = _days(local).astype("M8[D]").astype("M8[M]").astype(np.int64)
+    months: Numbers = days.astype("M8[D]").astype("M8[M]").astype(np.int64)
     return months
 
 
@@ -89,48 +105,43 @@ def _first_days(months: Numbers) -> Numbers:
     return days
 
 
-def _year(local: Times) -> Numbers:
-    return _month_starts(local) // 12 + 1970
+def _year(days: Numbers) -> Numbers:
+    return _months(days) // 12 + 1970
 
 
-def _quarter(local: Times) -> Numbers:
-    return _month_starts(local) % 12 // 3 + 1
+def _quarter(days: Numbers) -> Numbers:
+    return _months(days) % 12 // 3 + 1
 
 
-def _month(local: Times) -> Numbers:
-    return _month_starts(local) % 12 + 1
+def _month(days: Numbers) -> Numbers:
+    return _months(days) % 12 + 1
 
 
-def _day(local: Times) -> Numbers:
-    return _days(local) - _first_days(_month_starts(local)) + 1
+def _day(days: Numbers) -> Numbers:
+    return days - _first_days(_months(days)) + 1
 
 
-def _day_of_week(local: Times) -> Numbers:
+def _day_of_week(days: Numbers) -> Numbers:
     """1 is Sunday, 7 Saturday."""
-    return (_days(local) + _MONDAY + 1) % 7 + 1
+    return (days + _MONDAY + 1) % 7 + 1
 
 
-def _day_of_year(local: Times) -> Numbers:
-    return _days(local) - _first_days(_month_starts(local) // 12 * 12) + 1
+def _day_of_year(days: Numbers) -> Numbers:
+    return days - _first_days(_months(days) // 12 * 12) + 1
 
 
-def _thursdays(local: Times) -> Times:
+def _thursdays(days: Numbers) -> Numbers:
     """The Thursday of the same week, Monday to Sunday: a week of ISO 8601 is in the year of its Thursday."""
-    days = _days(local)
-    thursdays: Times = (days - (days + _MONDAY) % 7 + 3) * DAY_LENGTH_US
+    thursdays: Numbers = days - (days + _MONDAY) % 7 + 3
     return thursdays
 
 
-def _week(local: Times) -> Numbers:
-    return (_day_of_year(_thursdays(local)) - 1) // 7 + 1
+def _week(days: Numbers) -> Numbers:
+    return (_day_of_year(_thursdays(days)) - 1) // 7 + 1
 
 
-def _iso_year(local: Times) -> Numbers:
-    return _year(_thursdays(local))
-
-
-def _of_unit(local: Times, unit: str, outer_unit: str) -> Numbers:
-    return local % _UNIT_US[outer_unit] // _UNIT_US[unit]
+def _iso_year(days: Numbers) -> Numbers:
+    return _year(_thursdays(days))
 
 
 def _bind_to_date(call: BoundCall) -> Operand:
@@ -142,7 +153,7 @@ def _bind_to_date(call: BoundCall) -> Operand:
 
 
 def _date(column: pa.Array, zone: ZoneRules) -> pa.Array:
-    return arrow_column(_days(local_us(column, zone)), nulls_of(column), _DATE)
+    return arrow_column(local_days(column, zone), nulls_of(column), _DATE)
 
 
 def _bind_truncated(call: BoundCall) -> Operand:
@@ -155,9 +166,13 @@ def _bind_truncated(call: BoundCall) -> Operand:
 
 def _truncated(column: pa.Array, unit: str, zone: ZoneRules) -> pa.Array:
     """The begin of the unit on the local clock, as an instant again."""
-    kind, local = column.type, local_us(column, zone)
+    kind = column.type
     if pa.types.is_date32(kind):
-        return arrow_column(_begin(local, unit) // DAY_LENGTH_US, nulls_of(column), kind)
+        days = whole_numbers_of(column)
+        begins = days if unit == "day" else _first_day(days, unit)
+        before_all = begins < np.iinfo(np.int32).min
+        return arrow_column(np.where(before_all, 0, begins), nulls_of(column) | before_all, kind)
+    local = local_us(column, zone)
     if kind == LOCAL:
         return arrow_column(_begin(local, unit), nulls_of(column), kind)
     instants = whole_numbers_of(column)
@@ -173,10 +188,15 @@ def _truncated(column: pa.Array, unit: str, zone: ZoneRules) -> pa.Array:
 def _begin(local: Times, unit: str) -> Times:
     if unit in _UNIT_US:
         return local - local % _UNIT_US[unit]
+    return _first_day(local // DAY_LENGTH_US, unit) * DAY_LENGTH_US
+
+
+def _first_day(days: Numbers, unit: str) -> Numbers:
+    """The first day of the week, month, quarter or year."""
     if unit == "week":
-        return (_days(local) - (_days(local) + _MONDAY) % 7) * DAY_LENGTH_US
+        return days - (days + _MONDAY) % 7
     months = {"month": 1, "quarter": 3, "year": 12}[unit]
-    return _first_days(_month_starts(local) // months * months) * DAY_LENGTH_US
+    return _first_days(_months(days) // months * months)
 
 
 def _dates(call: BoundCall, *positions: int) -> list[Operand]:
@@ -265,7 +285,10 @@ def _instant_of_text(text: str, zone: ZoneRules) -> int | None:
 
 
 def _placed(column: pa.Array, zone: ZoneRules) -> pa.Array:
-    return arrow_column(zone.instants(local_us(column, zone)), nulls_of(column), INSTANT)
+    nulls = nulls_of(column)
+    if pa.types.is_date32(column.type):
+        nulls = nulls | (np.abs(whole_numbers_of(column)) > FARTHEST_DAY)
+    return arrow_column(zone.instants(local_us(column, zone)), nulls, INSTANT)
 
 
 def _bind_from_utc(call: BoundCall) -> Operand:
@@ -322,9 +345,9 @@ TIME_BINDERS: Binders = {
     "day_of_year": partial(_bind_part, part=_day_of_year),
     "week": partial(_bind_part, part=_week),
     "iso_year": partial(_bind_part, part=_iso_year),
-    "hour": partial(_bind_part, part=partial(_of_unit, unit="hour", outer_unit="day")),
-    "minute": partial(_bind_part, part=partial(_of_unit, unit="minute", outer_unit="hour")),
-    "second": partial(_bind_part, part=partial(_of_unit, unit="second", outer_unit="minute")),
+    "hour": partial(_bind_part_of_day, unit="hour", outer_unit="day"),
+    "minute": partial(_bind_part_of_day, unit="minute", outer_unit="hour"),
+    "second": partial(_bind_part_of_day, unit="second", outer_unit="minute"),
     "to_date": _bind_to_date,
     "date_trunc": _bind_truncated,
     "date_add": _bind_date_add,

@@ -108,9 +108,13 @@ class DeltaSink(WithdrawingSink):
         return f"DeltaSink({public_url(self._table)!r})"
 
     def check_settings(self) -> None:
-        """The package is there, unless Spark's connector may write all of it. Raises `UsageError`."""
+        """The package is there, unless Spark's connector may write all of it, and can open the table. Raises
+        `UsageError`.
+        """
         if self.changes != "append" or self._compaction or "pyspark.sql" not in sys.modules:
             package("deltalake", "delta")
+        if find_spec("deltalake") is not None:  # which reads a local table even where the connector writes it
+            self._local.check_path()
 
     def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
         made = super().formed(rows, delivery)
@@ -231,6 +235,7 @@ class DeltaSink(WithdrawingSink):
 
     def _opened(self, lake: Any) -> Any:
         """The table as it is now: a commit to it fails if another one has the same id meanwhile."""
+        self._local.check_path()
         options = self._options or None
         there = lake.DeltaTable.is_deltatable(self._table, options)
         return lake.DeltaTable(self._table, storage_options=options) if there else None

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.storage.local import is_local, settle_files
 
 LOG = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
+_UNREADABLE = frozenset("[]^|\\")
+"""What a URL of a host may not contain, which the package makes of a path; it takes a backslash for a slash."""
 
 
 class LocalDelta:
@@ -26,6 +28,16 @@ class LocalDelta:
         path = unquote(urlsplit(table).path) if "://" in table else table
         self._top = Path(os.path.abspath(path)) if is_local(table) else None
         self._whole, self._settled = False, -1
+
+    def check_path(self) -> None:
+        """Raise `UsageError` for a folder that the package ``deltalake`` cannot open: it would end the process."""
+        found = sorted(_UNREADABLE & {*str(self._top or "")})
+        if found:
+            raise UsageError(
+                f"the package deltalake cannot open a folder whose path has {' '.join(found)}: choose another one",
+                code="argument",
+                table=str(self._top),
+            )
 
     def settle(self) -> None:
         """Make durable what was written since the last call, in the first one all that is there: an older self may

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from tests.helpers import evidence
 from tests.helpers.process import REMOTE
 from tests.helpers.runners import panes
 from tests.helpers.spark_inputs import write
-from tests.helpers.zoned import SPRING, changed_rules, installation, local_days, without_tzdata, zoned_rows
+from tests.helpers.zoned import (
+    SPRING,
+    changed_rules,
+    host_without_zones,
+    installation,
+    local_days,
+    without_tzdata,
+    zoned_rows,
+)
 from tidestate import agg, col
 from tidestate.operators.streams.running import SHORTCUTS
 from tidestate.operators.zones.installed import installed_rules
@@ -115,12 +124,14 @@ def test_local_days_are_those_of_the_standalone_runner(spark: SparkSession, tmp_
     for first, end in ((0, 2), (2, 3)):
         for number in range(first, end):
             write(tmp_path / "in", number, batches[number])
-        job = local_days("Europe/Berlin").on_spark(
-            frame.parquet(str(tmp_path / "in")), checkpoint=tmp_path / "root", partitions=2
-        )
-        query = job.start()
-        query.processAllAvailable()
-        query.stop(drain=end == 3)
+        # The second driver is on a host that has no tzdata, and goes by the rules in the manifest.
+        with host_without_zones(tmp_path / "zones") if first else nullcontext():
+            job = local_days("Europe/Berlin").on_spark(
+                frame.parquet(str(tmp_path / "in")), checkpoint=tmp_path / "root", partitions=2
+            )
+            query = job.start()
+            query.processAllAvailable()
+            query.stop(drain=end == 3)
     local_days("Europe/Berlin").standalone(checkpoint=tmp_path / "alone").run(batches, drain=True)
     assert evidence.panes(tmp_path / "root") == evidence.panes(tmp_path / "alone") != []
     head = Checkpoint.open(tmp_path / "root").newest()

@@ -160,6 +160,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "a duration by it": ("signed", lambda: counting(
         said().shift_time("1 s", duration=ts.expr("case when kind = 'emit' then 1 end"), end="until")
     ).harness(PANES)),
+    "messages by identity": ("signed", lambda: counting(said()).messages(identity=("k", "n")).harness(PANES)),
     "an aggregate where it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))
                               .aggregate(n=agg.count(where="kind = 'emit'")).harness(PANES)),
     "an aggregate of an expression of it": ("signed", lambda: said().group_by("k").window(ts.tumbling("1 minute"))

@@ -266,3 +266,22 @@ def test_a_form_that_a_sink_has_not_and_a_package_that_is_not_there(monkeypatch:
         for use in (sink.check_settings, lambda used=sink: used(ROWS, ONE)):
             with pytest.raises(UsageError, match=rf"\[sink-package\]|tidestate\[{extra}\]"):
                 use()
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a^b", "a|b", "a\\b"])
+def test_a_folder_that_the_package_of_delta_cannot_open(tmp_path: Path, name: str) -> None:
+    """It would end the process with an error that nothing catches."""
+    sink = DeltaSink(tmp_path / name)
+    for use in (sink.check_settings, lambda: sink(ROWS, ONE), lambda: sink.stored(ONE.run)):
+        with pytest.raises(UsageError, match="choose another one"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a b", "a%b", "ü#?*", "{a}~"])
+def test_a_folder_with_other_signs(tmp_path: Path, name: str) -> None:
+    sink = DeltaSink(tmp_path / name)
+    sink.check_settings()
+    sink(ROWS, ONE)
+    assert sink.stored(ONE.run) == ONE.checkpoint
+    assert [path.name for path in tmp_path.iterdir()] == [name]

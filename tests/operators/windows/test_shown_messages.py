@@ -132,17 +132,26 @@ def test_what_stands_is_what_stood_and_meets_the_condition(
     st.sampled_from([*FORMS]),
     st.sampled_from([*CONDITIONS]),
     st.sampled_from(("memory", "parquet")),
+    st.sampled_from([None, "30 seconds", "90 seconds"]),
 )
-@example(1617, "tumbling", "usual", "middle >= 1", "memory")
-@example(3, "session", "early", "middle < 0 or n > 3", "parquet")
+@example(1617, "tumbling", "usual", "middle >= 1", "memory", None)
+@example(3, "session", "early", "middle < 0 or n > 3", "parquet", None)
 def test_after_a_replay_what_stands_meets_the_condition_by_all_messages(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, name: str, form: str, condition: str, store: StoreName
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    name: str,
+    form: str,
+    condition: str,
+    store: StoreName,
+    retained: str | None,
 ) -> None:
-    """Messages are lost, windows are served by what is there, and a replay brings them back."""
+    """Messages are lost, windows are served by what is there, and a replay brings them back. With a retention the
+    job without the condition has the same, and loses nothing.
+    """
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("lost")
     batches = stream(seed, batches=7, size=6)
     lost_before, replayed = sorted(chance.choices(range(1, len(batches)), k=2))
-    described = job(name, form)
+    described = job(name, form, retain=retained)
     config = store_config(store, folder / "cache")
     whole = described.harness(SCHEMA, partitions=2, store=config)
     made = described.having(condition).harness(SCHEMA, partitions=2, store=config, folder=folder / "root")
