@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC as UTC_ZONE
 from datetime import datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from tidestate.statestore.errors import UsageError
 
 FIRST_YEAR, LAST_YEAR = 1900, 2099
 """The years whose transitions are looked up; before and after them an offset stays what it is."""
+_FEW_ZONES = 100
+"""The database has some 600; a host without it may still know a few, UTC among them."""
 _STEP_S = 43_200
 """No zone has had two transitions within half a day: `tests/operators/zones/test_rules.py` looks at all of them."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC_ZONE)
@@ -41,8 +43,9 @@ def _zone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
         except (ZoneInfoNotFoundError, OSError, ValueError):
             pass
+    advice = "" if len(available_timezones()) > _FEW_ZONES else "; this host has no such database: install tzdata"
     raise UsageError(
-        'zone= takes the name of a time zone in the database of IANA, such as zone="Europe/Berlin"',
+        f'zone= takes the name of a time zone in the database of IANA, such as zone="Europe/Berlin"{advice}',
         code="time-zone",
         found=f"{name!r:.100}",
     )

@@ -217,7 +217,8 @@ def _scattered(
     numbers = positions(known) if _is_whole(values.type) else known.to_numpy()
     function, start = _FOLDS[combiner]
     folded = np.full(count, start, numbers.dtype)
-    function.at(folded, owner, numbers)
+    with np.errstate(invalid="ignore", over="ignore"):  # ∞ − ∞ is NaN, and what is too large is ∞, without a word
+        function.at(folded, owner, numbers)
     if 0 < len(chosen) < count:
         folded, missing = folded[chosen], None if missing is None else missing[chosen]
     return pa.array(folded, mask=missing).cast(values.type)

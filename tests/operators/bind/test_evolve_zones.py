@@ -218,7 +218,7 @@ def test_a_zone_without_rules_anywhere_is_refused(tmp_path: Path) -> None:
     before = head(tmp_path / "root")
     with host_without_zones(tmp_path / "zones"):
         for zone, name in ((BERLIN, "new"), ("Europe/Paris", "root")):
-            with pytest.raises(UsageError, match="time-zone"):
+            with pytest.raises(UsageError, match="install tzdata"):
                 local_days(zone).standalone(checkpoint=tmp_path / name).run([batch])
             with pytest.raises(UsageError, match="time-zone"):
                 local_days(zone).plan(tmp_path / name, schema=ZONED_ROWS)

@@ -65,3 +65,11 @@ def test_a_sum_that_leaves_its_type_is_refused_there_too() -> None:
     with pytest.raises(LimitError) as refused:
         combine(spec, rows)
     assert refused.value.code == "sum-overflow"
+
+
+def test_a_sum_of_both_infinities_is_no_number_and_says_nothing() -> None:
+    """Warnings are errors in tests."""
+    spec = TableSpec("t", (Column("k", "int64"),), (Column("total", "float64", combiner="sum"),))
+    values = [float("inf"), float("-inf"), 1e308, 1e308]
+    rows = pa.table({"k": pa.array([1, 1, 2, 2]), "total": pa.array(values)}, schema=spec.schema)
+    assert str(combine(spec, rows).sort_by("k")["total"].to_pylist()) == "[nan, inf]"
