@@ -107,8 +107,8 @@ def runner_of(head: Manifest) -> Runner | None:
 
 def runner_note(head: Manifest) -> str | None:
     """Which runner a checkpoint belongs to, for a plan that does not know which one would start."""
-    found = runner_of(head)
-    return None if found is None else f"{_CONTINUED[found]}; anything else is refused"
+    runner = runner_of(head)
+    return None if runner is None else f"{_CONTINUED[runner]}; anything else is refused"
 
 
 def drained_error(checkpoint_id: int) -> UsageError:
@@ -125,9 +125,11 @@ def check_runner(head: Manifest | None, runner: Runner | None) -> None:
     """Raises `IncompatibleError` (``other-runner``) where another one has given the input of this checkpoint:
     this one would not know where it ended. A standalone run over a `SparkInput` counts as Spark.
     """
-    found = runner_of(head) if head is not None else None
-    if head is not None and runner is not None and found not in (None, runner):
-        raise IncompatibleError(f"{_CONTINUED[found]}, or use another folder", code="other-runner", id=head.id)
+    runner_before = runner_of(head) if head is not None else None
+    if head is not None and runner is not None and runner_before not in (None, runner):
+        raise IncompatibleError(
+            f"{_CONTINUED[runner_before]}, or use another folder", code="other-runner", id=head.id
+        )
 
 
 SAME = ("progress", "max_event_us", "inputs")
@@ -156,13 +158,13 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Task
         result.span[0] <= answer.partition < result.span[1] for result in results for answer in result.answers
     )
     bases = {answer.partition: operator.partitions[answer.partition].lineage for answer in answers} if inside else {}
-    found = [(answer.partition, answer.base_lineage) for answer in answers]
+    answered = [(answer.partition, answer.base_lineage) for answer in answers]
     invariant(
-        asked == list(range(len(operator.partitions))) and found == sorted(bases.items()),
+        asked == list(range(len(operator.partitions))) and answered == sorted(bases.items()),
         "each partition answers once, from its base",
         operator=name,
         asked=[result.span for result in results],
-        found=found,
+        found=answered,
     )
     for part in SAME:
         values = [getattr(result, part) for result in results]
@@ -528,9 +530,9 @@ class Job:
 
     def _delivered(self, withheld: bool) -> Delivered:
         """What the next checkpoint records as delivered; its own output too if no sink gets it."""
-        found, own = self.delivered, self.head.id + 1
-        found = msgspec.structs.replace(found, late_sink=self.late_sink, sinkless=self.sinkless)
-        return found.reached("panes", own).reached("late", own) if withheld else found
+        delivered = msgspec.structs.replace(self.delivered, late_sink=self.late_sink, sinkless=self.sinkless)
+        own_id = self.head.id + 1
+        return delivered.reached("panes", own_id).reached("late", own_id) if withheld else delivered
 
     def mark_delivered(
         self, checkpoint_id: int, kind: OutputKind = "panes", operator: str = "", *, any_rows: bool = True

@@ -26,7 +26,7 @@ class SqlColumns:
     """Columns by their names in the job, behind all stages."""
 
     names: Mapping[str, str]
-    """What SQL calls each."""
+    """By the name of a column in the job the one that it has in SQL, as it is read or as a stage has made it."""
     types: Mapping[str, str]
     """What Spark calls the type of each."""
     levels: tuple[tuple[str, ...], ...] = ()
