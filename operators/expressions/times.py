@@ -70,9 +70,7 @@ def _bind_part(call: BoundCall, part: Callable[[Numbers], AnyNumbers]) -> Operan
 
 
 def _bind_part_of_day(call: BoundCall, unit: str, outer_unit: str) -> Operand:
-    return apply_kernel(
-        _INT, partial(_part_of_day, unit=unit, outer_unit=outer_unit, zone=call.zone), _time(call, 0)
-    )
+    return apply_kernel(_INT, partial(_part_of_day, unit=unit, outer_unit=outer_unit, zone=call.zone), _time(call, 0))
 
 
 def _time(call: BoundCall, position: int) -> Operand:
