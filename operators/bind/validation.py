@@ -58,14 +58,14 @@ def check_signed(description: Runnable) -> None:
         )
     if description.in_order:
         raise UsageError(because + "in an order of its own: remove .in_order()", code="signed")
-    known, order = description.known, tuple(name for name in (description.origin, description.offset) if name)
-    if known is not None and PANE_KIND not in known.identity and known.identity != order:
+    identity = description.known.identity if description.known is not None else ()
+    if identity and PANE_KIND not in identity and identity != description.order:
         raise UsageError(
             because + "and a row that takes another back may have the same identity, and would be left out as one "
             "that comes again: remove .messages(…), know messages by the origin and offset of the stream, or have "
-            'the column kind in their identity, .messages(identity=("kind", …))',
+            'the column kind in their identity, .messages(identity=(…, "kind"))',
             code="signed",
-            identity=known.identity,
+            identity=identity,
         )
     if description.triggers.per_element:
         raise UsageError(because + "so there is no n-th element: use a trigger by batch", code="signed")

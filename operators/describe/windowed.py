@@ -98,6 +98,11 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         return early or (self.triggers.late is not None and self.lateness_us > 0 and not numbered)
 
     @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that order its messages: origin and offset, or none."""
+        return tuple(name for name in (self.origin, self.offset) if name)
+
+    @property
     def horizon(self) -> Retention | None:
         """The retention of messages, if it says which events are too late, as nothing else does."""
         timed = isinstance(self.windows, Sliding | Sessions) and not self.windows.by_offset
@@ -116,4 +121,4 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
         self.sides.check_each(self.delays_us, "watermark delays")
 
     def order_of(self, side: str) -> tuple[str, ...]:
-        return tuple(name for name in (self.origin, self.offset) if name)
+        return self.order

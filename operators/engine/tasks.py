@@ -176,6 +176,8 @@ ROOM_BYTES = 150 << 20
 """What a process may have besides its budget before a step gives memory back; half of what it may have at most."""
 RELEASE_S = 1.0
 """Within this time of a release the next large step takes what the last one has freed."""
+CROWDED_RELEASE_S = 0.25
+"""The same where memory is short. What the process has may be the user's, and then no release brings it down."""
 _released_s: list[float] = []
 """When this process has released memory last; empty before that."""
 
@@ -185,13 +187,13 @@ def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
 
     Does nothing after a step that moved less than `LARGE_BYTES`, nor while the process has less than ``room_bytes``
     of memory, nor within `RELEASE_S` of the last release: memory that is taken again at once costs a page fault for
-    each 4 KiB. A process that has a third more than its room does not wait.
+    each 4 KiB. With a third more than its room a process waits for `CROWDED_RELEASE_S`.
     """
     if moved_bytes < LARGE_BYTES or (process_size := process_bytes()) < room_bytes:
         return
     now_s = time.monotonic()
-    is_crowded = 0 < room_bytes * 4 // 3 < process_size
-    if not is_crowded and _released_s and now_s - _released_s[-1] < RELEASE_S:
+    pause_s = CROWDED_RELEASE_S if 0 < room_bytes * 4 // 3 < process_size else RELEASE_S
+    if _released_s and now_s - _released_s[-1] < pause_s:
         return
     _released_s[:] = [now_s]
     pa.default_memory_pool().release_unused()

@@ -31,11 +31,12 @@ class LocalDelta:
 
     def check_path(self) -> None:
         """Raise `UsageError` for a folder that the package ``deltalake`` cannot open: it would end the process."""
-        found = sorted(_UNREADABLE & {*str(self._top or "")})
-        if found:
+        unreadable = sorted(_UNREADABLE & {*str(self._top or "")})
+        if unreadable:
             raise UsageError(
-                f"the package deltalake cannot open a folder whose path has {' '.join(found)}: choose another one",
+                "the package deltalake cannot open a folder with these signs in its path: choose another one",
                 code="argument",
+                signs=unreadable,
                 table=str(self._top),
             )
 

@@ -199,6 +199,25 @@ def test_a_name_that_is_taken_says_how_to_rename(case: str) -> None:
         REFUSED[case][1]()
 
 
+def test_panes_that_come_again_count_once_by_an_identity_with_their_kind(tmp_path: Path) -> None:
+    """With the same panes once as the reference."""
+    first = per_key().harness(EVENTS)
+    batches = [of_events((1, "x", 3), (12, "x", 4), (40, "y", 5)), of_events((2, "x", 1), (13, "x", 1))]
+    panes = [*(first.feed(batch) for batch in batches), first.finish()]
+    assert {"emit", "retract"} == set(pa.concat_tables(panes)["kind"].to_pylist())
+    by_identity = per_minute(said()).messages(identity=("window_start", "window_end", "k", "pane", "kind"))
+    once = per_minute(said()).harness(panes[0].schema)
+    again = by_identity.harness(panes[0].schema, partitions=2, folder=tmp_path / "again")
+    panes_once, panes_again = [], []
+    for number, rows in enumerate(panes):
+        panes_once.append(once.feed(rows))
+        panes_again.append(again.feed(pa.concat_tables([*panes[: number + 1], rows])))
+        again.restart()
+    panes_once.append(once.finish())
+    panes_again.append(again.finish())
+    assert net_of(pa.concat_tables(panes_again)) == net_of(pa.concat_tables(panes_once)) != {}
+
+
 # What is not clear
 
 

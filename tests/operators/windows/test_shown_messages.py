@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -89,32 +89,36 @@ def again(batches: list[list[Message]], chance: random.Random) -> list[list[Mess
     return made
 
 
+class Drawn(NamedTuple):
+    """A job and its stream. ``retained``: how long its messages are."""
+
+    seed: int
+    windows: str
+    form: str
+    condition: str
+    store: StoreName
+    retained: str | None
+
+
+def drawn(*retained: str | None) -> st.SearchStrategy[Drawn]:
+    stores: st.SearchStrategy[StoreName] = st.sampled_from(("memory", "parquet"))
+    choices = (st.sampled_from(names) for names in (KINDS, [*FORMS], [*CONDITIONS]))
+    return st.builds(Drawn, st.integers(0, 9999), *choices, stores, st.sampled_from(retained))
+
+
 @settings(max_examples=examples(60))
-@given(
-    st.integers(0, 9999),
-    st.sampled_from(KINDS),
-    st.sampled_from([*FORMS]),
-    st.sampled_from([*CONDITIONS]),
-    st.sampled_from(("memory", "parquet")),
-    st.sampled_from([None, "30 seconds"]),
-)
+@given(drawn(None, "30 seconds"))
 def test_what_stands_is_what_stood_and_meets_the_condition(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    name: str,
-    form: str,
-    condition: str,
-    store: StoreName,
-    retained: str | None,
+    tmp_path_factory: pytest.TempPathFactory, case: Drawn
 ) -> None:
     """Nothing is lost: over cuts, redelivered messages and restarts, with a retention too."""
-    chance, folder = random.Random(seed), tmp_path_factory.mktemp("shown")
-    described = job(name, form, 9, retain=retained)
-    config = store_config(store, folder / "cache")
+    chance, folder, condition = random.Random(case.seed), tmp_path_factory.mktemp("shown"), case.condition
+    described = job(case.windows, case.form, 9, retain=case.retained)
+    config = store_config(case.store, folder / "cache")
     plainly = described.harness(SCHEMA, partitions=2, store=config)
     shown = described.having(condition).harness(SCHEMA, partitions=2, store=config, folder=folder / "root")
     stood, stands = Standing(), Standing(condition)
-    for batch in again(stream(seed, batches=6, size=7), chance):
+    for batch in again(stream(case.seed, batches=6, size=7), chance):
         stood.take(plainly.feed(table(batch)).to_pylist())
         if chance.random() < 0.3:
             shown.restart()
@@ -126,33 +130,20 @@ def test_what_stands_is_what_stood_and_meets_the_condition(
 
 
 @settings(max_examples=examples(60))
-@given(
-    st.integers(0, 9999),
-    st.sampled_from(KINDS),
-    st.sampled_from([*FORMS]),
-    st.sampled_from([*CONDITIONS]),
-    st.sampled_from(("memory", "parquet")),
-    st.sampled_from([None, "30 seconds", "90 seconds"]),
-)
-@example(1617, "tumbling", "usual", "middle >= 1", "memory", None)
-@example(3, "session", "early", "middle < 0 or n > 3", "parquet", None)
+@given(drawn(None, "30 seconds", "90 seconds"))
+@example(Drawn(1617, "tumbling", "usual", "middle >= 1", "memory", None))
+@example(Drawn(3, "session", "early", "middle < 0 or n > 3", "parquet", None))
 def test_after_a_replay_what_stands_meets_the_condition_by_all_messages(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    name: str,
-    form: str,
-    condition: str,
-    store: StoreName,
-    retained: str | None,
+    tmp_path_factory: pytest.TempPathFactory, case: Drawn
 ) -> None:
     """Messages are lost, windows are served by what is there, and a replay brings them back. With a retention the
     job without the condition has the same, and loses nothing.
     """
-    chance, folder = random.Random(seed), tmp_path_factory.mktemp("lost")
-    batches = stream(seed, batches=7, size=6)
+    chance, folder, condition = random.Random(case.seed), tmp_path_factory.mktemp("lost"), case.condition
+    batches = stream(case.seed, batches=7, size=6)
     lost_before, replayed = sorted(chance.choices(range(1, len(batches)), k=2))
-    described = job(name, form, retain=retained)
-    config = store_config(store, folder / "cache")
+    described, is_at_once = job(case.windows, case.form, retain=case.retained), case.form in AT_ONCE
+    config = store_config(case.store, folder / "cache")
     whole = described.harness(SCHEMA, partitions=2, store=config)
     made = described.having(condition).harness(SCHEMA, partitions=2, store=config, folder=folder / "root")
     stood, stands = Standing(), Standing(condition)
@@ -165,11 +156,11 @@ def test_after_a_replay_what_stands_meets_the_condition_by_all_messages(
             half = chance.randrange(len(replay))
             for part in (replay[:half], replay[half:], replay):
                 stands.take(made.rebuild(table(part)).to_pylist())
-            if form in AT_ONCE:
+            if is_at_once:
                 assert +stands.panes == stood.meeting(condition)
         stood.take(whole.feed(table(batch)).to_pylist())
         stands.take(made.feed(table(batch)).to_pylist())
-        if form in AT_ONCE and number >= replayed:
+        if is_at_once and number >= replayed:
             assert +stands.panes == stood.meeting(condition)
     stood.take(whole.finish().to_pylist())
     stands.take(made.finish().to_pylist())
