@@ -29,8 +29,8 @@ class SqlColumns:
     """By the name of a column in the job the one that it has in SQL, as it is read or as a stage has made it."""
     types: Mapping[str, str]
     """What Spark calls the type of each."""
-    levels: tuple[tuple[str, ...], ...] = ()
-    """The columns that are computed, with their names: each level of all that is there before it."""
+    levels: tuple[Mapping[str, str], ...] = ()
+    """The columns that are computed, by their names: each level of all that is there before it."""
     kept: tuple[str, ...] = ()
     """The columns with conditions, all of which hold for a row that is not left out. None of them is null."""
     unmet: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class _StageWriter:
     def compute(self, step: BoundCompute) -> str | None:
         """The columns of a stage; why not, if so."""
         names, types = dict(self.columns.names), dict(self.columns.types)
-        level = []
+        level = dict[str, str]()
         for name, bound in step.columns.items():
             if isinstance(bound.tree, ColumnNode):
                 # As it is: a column that is only renamed can still stand for the one that was read.
@@ -94,7 +94,7 @@ class _StageWriter:
             except NoSqlError as error:
                 return reason_of(error, f"column {name}")
             names[name] = self._new("s")
-            level.append(f"{text} AS {names[name]}")
+            level[names[name]] = text
         after = step.stage.after(self.columns.names)
         seen = {name: names[name] for name in after}
         self._add(level, names=seen, types={name: types[name] for name in after})
@@ -107,19 +107,19 @@ class _StageWriter:
         except NoSqlError as error:
             return reason_of(error, "a filter")
         name = self._new("f")
-        self._add([f"coalesce({text}, false) AS {name}"], kept=(*self.columns.kept, name))
+        self._add({name: f"coalesce({text}, false)"}, kept=(*self.columns.kept, name))
         return None
 
     def expect(self, step: BoundExpectations) -> str | None:
         """The conditions of expectations that stand side by side. Rows that were left out before are no events."""
-        level, unmet = [], list(self.columns.unmet)
+        level, unmet = dict[str, str](), list(self.columns.unmet)
         for expectation in step.expectations:
             try:
                 text = spark_sql(expectation.condition, step.schema, self.columns.names)
             except NoSqlError as error:
                 return reason_of(error, f"expectation {expectation.name}")
             unmet.append(self._new("e"))
-            level.append(f"{' AND '.join([*self.columns.kept, f'NOT coalesce({text}, false)'])} AS {unmet[-1]}")
+            level[unmet[-1]] = " AND ".join([*self.columns.kept, f"NOT coalesce({text}, false)"])
         self._add(level, unmet=tuple(unmet))
         return None
 
@@ -127,8 +127,8 @@ class _StageWriter:
         self._count += 1
         return f"{letter}{self._count}"
 
-    def _add(self, level: Sequence[str], **changes: Any) -> None:
-        levels = (*self.columns.levels, tuple(level)) if level else self.columns.levels
+    def _add(self, level: Mapping[str, str], **changes: Any) -> None:
+        levels = (*self.columns.levels, level) if level else self.columns.levels
         self.columns = replace(self.columns, levels=levels, **changes)
 
 

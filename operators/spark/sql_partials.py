@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
@@ -41,7 +40,8 @@ from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import LONGEST_PAUSE
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
 from tidestate.operators.spark.types import arrow_schema, quoted
-from tidestate.statestore.arrays import Values
+from tidestate.statestore.arrays import Flags, Values
+from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.limits import KEY_BYTES
 
 MOST_ENTRIES = 50_000
@@ -55,8 +55,10 @@ TOO_MANY = "it has too many slices and keys"
 ROW_NUMBER_BITS = 33
 """Of the numbers that Spark gives rows: those that count within an input partition."""
 HALF = 1 << 32
-LEFT_OUT = 2
-"""The side of the watermark of rows that a condition leaves out: none, as they are in no slice."""
+LATE_SIDE, FUTURE_SIDE, LEFT_OUT, SIDE_COUNT = 1, 2, 3, 4
+"""The sides of the watermark that rows are on, by their numbers: 0 is that of most. Those that a condition leaves out
+are on none, as they are in no slice.
+"""
 INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 FLOAT_TYPES = ("float", "double")
 TEXT_TYPES = ("string", "binary")
@@ -187,6 +189,17 @@ class Bounds:
     sample_step: int
     """Of so many rows one is in the sample."""
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """What SQL calls each, and where it reads it from.
+
+        Spark writes a number of an expression into the code that it generates, so that each batch, with bounds of its
+        own, would be compiled anew and run slowly at first. An array stays out of the code, and its element is not
+        known before the rows are read, as its position is computed from the number of a row.
+        """
+        numbers = {name: number for name, number in vars(self).items() if number is not None}
+        return {name: f"array({number}L)[CAST(rid & 0L AS int)]" for name, number in numbers.items()}
+
 
 def bounds_of(sql: SqlPlan, context: Context, events: int | None) -> Bounds:
     """Those of a batch, where the one before had so many ``events``."""
@@ -203,39 +216,62 @@ def bounds_of(sql: SqlPlan, context: Context, events: int | None) -> Bounds:
 
 def entries(rows: DataFrame, sql: SqlPlan, bounds: Bounds) -> DataFrame:
     """The entries of a batch. Columns: ``slice`` (its start; null for a row that is no part of one), ``k0`` … of the
-    keys, ``side`` of the watermark, ``lane`` (the number of a row that is an entry of its own), ``n`` rows with times
-    from ``t0`` to ``t1``, ``p0`` … of the partials, and for a row of its own ``c0`` … of the other columns as they
-    are read. Entries of rows that a condition leaves out have no slice either, and `LEFT_OUT` as their side.
+    keys, ``lane`` (see `_lane`), ``n`` rows with times from ``t0`` to ``t1``, ``p0`` … of the partials, and for a row
+    of its own ``c0`` … of the other columns as they are read. Entries of rows that a condition leaves out have no
+    slice either, and `LEFT_OUT` as their side of the watermark.
     """
-    # Expressions are texts: on classic Spark a column that is built of others costs a call of the JVM for each.
-    in_task = f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
+    # One text is read once, where a call for each of its levels would have Spark look at all of the plan again.
+    return rows.sparkSession.sql(entries_query(sql, bounds), rows=rows)
+
+
+def entries_query(sql: SqlPlan, bounds: Bounds) -> str:
+    """The query of `entries`, of ``{rows}``."""
     # Spark computes the number of a row once, however often it is read, as it is not deterministic.
-    read = (f"{quoted(sent_name(name))} AS {column}" for name, column in sql.read_names.items())
-    source = rows.selectExpr(*read, "monotonically_increasing_id() AS rid")
+    read = {column: _escaped(quoted(sent_name(name))) for name, column in sql.read_names.items()}
+    query = _select({**read, "rid": "monotonically_increasing_id()"}, "{rows}")
+    query = _select(bounds.columns, query, after="*")
     for level in sql.columns.levels:
-        source = source.selectExpr("*", *level)
-    source = source.selectExpr(*(f"{text} AS {name}" for name, text in _inputs(sql).items()), "rid")
-    source = source.selectExpr("*", f"{' OR '.join(_judged_here(sql, bounds))} AS single")
-    in_sample = f"{in_task} < {FIRST_SAMPLED} OR {in_task} % {bounds.sample_step} = 0"
+        query = _select(level, query, after="*")
+    inputs = _inputs(sql)
+    query = _select(inputs, query, after=", ".join(["rid", *bounds.columns]))
+    query = _select({"single": " OR ".join(_judged_here(sql))}, query, after="*")
+    by, inner = _grouping(sql, bounds), [name for name in inputs if name[0] in "tov"]
+    query = _select(by, query, after=", ".join([*inner, "single"]))
+    return f"{_select(_combined(sql), query, after=', '.join(by))} GROUP BY {', '.join(by)}"
+
+
+def _select(columns: Mapping[str, str], source: str, *, after: str = "") -> str:
+    """A query of columns ``after`` which others are computed, by their names."""
+    texts = [after] if after else []
+    texts += [f"{text} AS {name}" for name, text in columns.items()]
+    return f"SELECT {', '.join(texts)} FROM {source if source == '{rows}' else f'({source})'}"
+
+
+def _escaped(text: str) -> str:
+    """As `entries_query` has a name with braces."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _grouping(sql: SqlPlan, bounds: Bounds) -> dict[str, str]:
+    """The columns by which rows are combined."""
     width, shift = sql.slicing.width_us, sql.slicing.shift_us
     accepted = "NOT single AND kept" if sql.columns.kept else "NOT single"
-    by = {
+    return {
         "slice": f"CASE WHEN {accepted} THEN t - pmod(t - {shift}L, {width}L) END",
         **{f"k{number}": _key(sql, number, name) for number, name in enumerate(sql.keys)},
-        "side": _side(sql, bounds),
-        "lane": f"CASE WHEN single OR {in_sample} THEN rid END",
+        "lane": _lane(sql, bounds),
         **{f"c{number}": f"CASE WHEN single THEN o{number} END" for number in _others(sql, texts=True)},
     }
-    named = (f"{value} AS {name}" for name, value in by.items())
+
+
+def _combined(sql: SqlPlan) -> dict[str, str]:
+    """The columns of what is combined."""
     values = {"n": "count(1)", "t0": "min(t)", "t1": "max(t)"}
     for number, value in enumerate(sql.values):
         values |= _partial(number, value)
     # Of one row the largest value is its own, to the bit; as a key a zero would lose its sign.
-    for number in _others(sql, texts=False):
-        values[f"c{number}"] = f"max(CASE WHEN single THEN o{number} END)"
-    kept = [name for name in _inputs(sql) if name[0] in "tov"]
-    grouped = source.selectExpr(*kept, "single", *named).groupBy(*by)
-    return grouped.agg(*(sf.expr(f"{value} AS {name}") for name, value in values.items()))
+    others = _others(sql, texts=False)
+    return values | {f"c{number}": f"max(CASE WHEN single THEN o{number} END)" for number in others}
 
 
 def _inputs(sql: SqlPlan) -> dict[str, str]:
@@ -271,11 +307,11 @@ def _others(sql: SqlPlan, *, texts: bool) -> list[int]:
     return [number for number, name in enumerate(sql.others) if (sql.types[name] in TEXT_TYPES) == texts]
 
 
-def _judged_here(sql: SqlPlan, bounds: Bounds) -> Iterator[str]:
+def _judged_here(sql: SqlPlan) -> Iterator[str]:
     """Conditions of which a row that is not certain to be accepted meets one. One that is null is of a null, for
     which another one is true. A row that is left out needs a time, and no key.
     """
-    yield from ("t IS NULL", f"t < {bounds.first_us}L", f"t > {bounds.last_us}L")
+    yield from ("t IS NULL", "t < first_us", "t > last_us")
     if sql.columns.unmet:
         yield "unmet"
     keys = [f"x{sql.keys.index(name)}" for name in sql.plan.input.key_names]
@@ -291,12 +327,28 @@ def _judged_here(sql: SqlPlan, bounds: Bounds) -> Iterator[str]:
         yield f"(kept AND ({' OR '.join(unfit)}))" if sql.columns.kept else " OR ".join(unfit)
 
 
-def _side(sql: SqlPlan, bounds: Bounds) -> str:
-    """-1 before the watermark, 1 for times that count as future, else 0; `LEFT_OUT` for rows that are left out."""
-    out = f"WHEN NOT single AND NOT kept THEN {LEFT_OUT}" if sql.columns.kept else ""
-    late = "" if bounds.watermark_us is None else f"WHEN t < {bounds.watermark_us}L THEN -1"
-    ahead = "" if bounds.ahead_us is None else f"WHEN t > {bounds.ahead_us}L THEN 1"
-    return f"CASE {out} {late} {ahead} ELSE 0 END" if out or late or ahead else "0"
+def _lane(sql: SqlPlan, bounds: Bounds) -> str:
+    """What rows of one slice and key are told apart by. It is one number, as each column more by which Spark combines
+    rows takes a tenth longer: the side of the watermark (`LATE_SIDE`, `FUTURE_SIDE`, else 0; `LEFT_OUT` for rows that
+    are left out), and for a row that is an entry of its own besides `SIDE_COUNT` times its number, from 1.
+    """
+    out = f"WHEN NOT single AND NOT kept THEN {LEFT_OUT}L" if sql.columns.kept else ""
+    late = "" if bounds.watermark_us is None else f"WHEN t < watermark_us THEN {LATE_SIDE}L"
+    ahead = "" if bounds.ahead_us is None else f"WHEN t > ahead_us THEN {FUTURE_SIDE}L"
+    side = f"CASE {out} {late} {ahead} ELSE 0L END" if out or late or ahead else "0L"
+    in_task = f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
+    in_sample = f"{in_task} < {FIRST_SAMPLED} OR {in_task} % sample_step = 0"
+    return f"CASE WHEN single OR {in_sample} THEN {SIDE_COUNT}L * (rid + 1L) ELSE 0L END + {side}"
+
+
+def _are_left_out(table: pa.Table) -> Flags:
+    sides = positions(table["lane"]) % SIDE_COUNT
+    return np.equal(sides, LEFT_OUT)
+
+
+def _are_rows(table: pa.Table) -> Flags:
+    """Which entries are a row each."""
+    return positions(table["lane"]) >= SIDE_COUNT
 
 
 def _partial(number: int, value: SqlValue | None) -> dict[str, str]:
@@ -341,8 +393,8 @@ def rows_of_their_own(sql: SqlPlan, table: pa.Table) -> pa.Table:
     """The entries that are a row each as rows of the stream, as they are read and in the order of the input; times
     are microseconds.
     """
-    alone = pc.and_(table["slice"].is_null(), pc.not_equal(table["side"], LEFT_OUT))
-    rows = table.filter(alone).sort_by("lane")
+    alone = table["slice"].is_null().to_numpy() & ~_are_left_out(table)
+    rows = table.filter(pa.array(alone)).sort_by("lane")
     columns = {name: rows[entry] for name, entry in sql.judged.items()}
     columns |= {name: rows[f"c{number}"] for number, name in enumerate(sql.others)}
     return pa.table({name: columns[name] for name in sql.types})
@@ -360,20 +412,19 @@ def sliced_rows(sql: SqlPlan, table: pa.Table) -> SlicedRows:
         groups["t0"].to_numpy(),
         last_us,
         {p.name: _state(number, groups) for number, p in enumerate(sql.slicing.partials)},
-        last_us[groups["lane"].is_valid().to_numpy()],
+        last_us[_are_rows(groups)],
     )
 
 
 def left_out_rows(sql: SqlPlan, table: pa.Table) -> LeftOutRows:
     """The entries of rows that a condition leaves out."""
-    groups = table.filter(pc.equal(table["side"], LEFT_OUT))
+    groups = table.filter(pa.array(_are_left_out(table)))
     by, last_us = sql.plan.input.watermarks.by, groups["t1"].to_numpy()
     sources = groups.select([])
     if by is not None:
         kind = sql.plan.input.schema.field(by).type
         sources = pa.table({by: groups[f"k{sql.keys.index(by)}"].cast(kind)})
-    in_sample = groups["lane"].is_valid().to_numpy()
-    return LeftOutRows(sources, groups["n"].to_numpy(), groups["t0"].to_numpy(), last_us, last_us[in_sample])
+    return LeftOutRows(sources, groups["n"].to_numpy(), groups["t0"].to_numpy(), last_us, last_us[_are_rows(groups)])
 
 
 def classified_entries(sql: SqlPlan, table: pa.Table, context: Context, partitions: int) -> list[Classified]:

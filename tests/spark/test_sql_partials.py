@@ -262,6 +262,27 @@ def test_stages_and_expressions_are_judged_as_their_rows_are(
     assert result == expected
 
 
+@pytest.mark.classic("jvm")
+def test_spark_compiles_no_batch_anew(spark: SparkSession) -> None:
+    """Batches differ by their bounds: times and a step, which Spark would write into the code that it generates."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.codegen.wholeStage", "true")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    frame = session.createDataFrame(drawn_rows(random.Random(1), 200, NOW_US)).localCheckpoint()
+    read = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("tiny")
+    described = read.window(ts.tumbling("7 seconds")).aggregate(n=agg.sum("long"), x=agg.max("double"))
+    graph = bind_graph(described.graph.description, read_schemas(described.graph.description, frame))
+    sql = sql_plan(graph, frame.select(*graph.columns).schema)
+    assert not isinstance(sql, str), sql
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()  # type: ignore[union-attr]
+    counts = [compiled.getCount()]
+    for number in range(3):
+        context = Context.between(NOW_US + number, NOW_US + number, now_us=NOW_US + number)
+        entries(frame, sql, bounds_of(sql, context, 1_000_000 + 1_000 * number)).toArrow()
+        counts.append(compiled.getCount())
+    assert counts[0] < counts[1] == counts[-1]
+
+
 def _or_limit(made: Any) -> object:
     try:
         return made()
