@@ -58,7 +58,8 @@ class Resident:
     bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.bytes = sum(layer.rows.nbytes for layer in self.layers)
+        # Of rows in memory of their own these are all that they keep alive, and are known without a look at the rows.
+        self.bytes = sum(layer.rows.get_total_buffer_size() for layer in self.layers)
 
 
 class _Kept:

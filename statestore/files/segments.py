@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, are_smaller
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
@@ -55,7 +55,7 @@ def write_segments(objects: FileWriter, spec: TableSpec, layers: Sequence[Layer]
 
 def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
     """Layers that are sorted by the leading column, cut where most of the range of its values is missing."""
-    if not spec.expires_in_order or sum(layer.rows.nbytes for layer in layers) < APART_BYTES:
+    if not spec.expires_in_order or are_smaller([layer.rows for layer in layers], APART_BYTES):
         return [list(layers)]
     values = [positions(layer.rows.column(0)) for layer in layers]
     known = np.sort(np.concatenate([_distinct(some) for some in values]))
@@ -91,7 +91,7 @@ def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
     """The bytes of an Arrow file. A stream that grows copies what it has again and again, so a large one gets memory
     for all of it: of the batches, and twice the schema and where each batch is.
     """
-    if sum(batch.nbytes for batch in batches) < APART_BYTES:
+    if are_smaller(batches, APART_BYTES):
         growing = pa.BufferOutputStream()
         _write_file(growing, schema, batches)
         return growing.getvalue()

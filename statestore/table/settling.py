@@ -66,6 +66,7 @@ def is_settled_table(layers: Sequence[Layer]) -> bool:
 def owned(rows: pa.Table) -> pa.Table:
     """``rows`` in one piece, and in memory of their own where they are a small part of something larger."""
     rows = rows.combine_chunks()
-    if rows.get_total_buffer_size() <= 2 * rows.nbytes + SLACK_BYTES:
+    size = rows.get_total_buffer_size()
+    if size <= SLACK_BYTES or size <= 2 * rows.nbytes + SLACK_BYTES:
         return rows
     return rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()

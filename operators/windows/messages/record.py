@@ -235,16 +235,16 @@ def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, context: C
     """The same merging as in the step, so that metadata and groups tell of the same sessions."""
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
-    stored = view[spec.name].ranges(asked).rows.select([*keys, START, END])
+    stored = view[spec.name].ranges(asked).rows
     if context.watermark_before != BEGINNING_US and not plan.reprocessing:
         stored = open_to(plan, stored, context.watermark_before)
-    merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
+    bounds = [rows.select([*keys, START, END]) for rows in (stored, batch)]
+    merged = merge_sessions(keys, int_bounds(pa.concat_tables(bounds)))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows
     for name in (START, END):
         batch = batch.set_column(batch.column_names.index(name), name, becomes[name].slice(old, new))
-    replaced = stored.select([*keys, START])
-    replaced = replaced.append_column("new_start", becomes[START].slice(0, old))
+    replaced = stored.append_column("new_start", becomes[START].slice(0, old))
     replaced = replaced.append_column("new_end", becomes[END].slice(0, old))
     touched = np.isin(merged.owner[:old], merged.owner[old:])
     return extend(plan.metadata, view, batch, replaced.filter(pa.array(touched)))

@@ -146,8 +146,8 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
 def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
     """Messages of sessions into the metadata. ``batch`` as in `add_messages`, its windows as they are after merging.
 
-    ``replaced`` names each stored session that grows or is merged into another, once: the key, ``window_start``, and
-    what it becomes, ``new_start`` and ``new_end``. They are read, deleted, and written with what they became.
+    ``replaced``: the rows of `WindowTables.windows` of stored sessions that grow or are merged into others, each once,
+    and what they become, ``new_start`` and ``new_end``. They are deleted, and written with what they became.
     """
     if not tables.sessions:
         raise UsageError(
@@ -253,12 +253,9 @@ def _partials(tables: WindowTables, batch: pa.Table) -> list[pa.Table]:
 
 
 def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> list[_Replaced]:
-    keys = replaced.select(tables.windows.key_names)
-    found = view[tables.windows.name].lookup(keys)
-    place = pa.array(np.flatnonzero(np.asarray(found.found)))
-    moved = [_moved(found.rows.take(place), replaced.take(place))]
+    moved = [_moved(replaced.select(tables.windows.schema.names), replaced)]
     if tables.ordered:
-        offsets = view[tables.offsets.name].ranges(keys)
+        offsets = view[tables.offsets.name].ranges(replaced.select(tables.windows.key_names))
         moved.append(_moved(offsets.rows, replaced.take(offsets.request_index)))
     return moved
 

@@ -172,8 +172,13 @@ def test_sessions_equal_the_twin(
         after = sessions_of([{n: r[n] for n in message_names(r)} for r in before] + batch)
         replaced = replaced_by(before, after, batch)
         own = [row for row in after if any(_same(row, m) for m in batch)]
-        names = ["k", "window_start", "new_start", "new_end"]
-        gone = rows_of(tables, replaced, names) if replaced else None
+        gone = None
+        if replaced:
+            gone = rows_of(tables, replaced, ["k", "window_start", "new_start", "new_end"])
+            stored = store["windows"].lookup(gone.select(["k", "window_start"])).rows
+            gone = pa.table(
+                [*stored.columns, gone["new_start"], gone["new_end"]], [*stored.column_names, "new_start", "new_end"]
+            )
         apply(store, metadata.extend(tables, store, rows_of(tables, own, BATCH), gone))
         before = after
     windows, offsets = folded(before)[0], offsets_of(before)
