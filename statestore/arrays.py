@@ -21,7 +21,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 Counters: TypeAlias = dict[str, int]
 
 
-def are_smaller(parts: Sequence[pa.Table | pa.RecordBatch], limit_bytes: int) -> bool:
+def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """Whether these rows are smaller than that together: to say what is theirs of their buffers takes thirty times as
     long as to say how large these are.
     """

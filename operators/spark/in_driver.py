@@ -27,7 +27,8 @@ log = logging.getLogger("tidestate")
 class Limits:
     """A micro-batch up to this size is small: its input in files and in memory, and the state partitions that it may
     open. From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster.
-    Functions of the user's have one: they need not be made for several.
+    Functions of the user's have one: they need not be made for several. ``block_bytes``: of what tasks make of rows
+    that Spark hands over, for the driver to go on from.
     """
 
     files: int = 64
@@ -36,9 +37,12 @@ class Limits:
     partitions: int = 64
     state_bytes: int = 256 << 20
     thread_bytes: int = 1 << 20
+    block_bytes: int = 64 << 20
 
 
 LIMITS = Limits()
+BLOCK_SHARE = 4
+"""Blocks that the driver goes on from have at most this part of the budget of a store, as they are its memory."""
 
 
 class _TooLargeError(Exception):
@@ -73,8 +77,8 @@ class InDriver:
             return None
 
     def finish(self, batch: MicroBatch, made: Callable[[MicroBatch], list[Block] | None]) -> list[TaskResult] | None:
-        """The results of a batch whose blocks Spark SQL has made; None if tasks must take it: the state is large, or
-        ``made`` gives none.
+        """The results of a batch whose blocks Spark has ``made``; None if tasks must take it: the state is large, or
+        it has made none.
         """
         if not _small_state(batch, None):
             return None
@@ -88,6 +92,11 @@ class InDriver:
         if not _small_state(batch, after):
             return None
         return _tried(lambda: self._transport.run(replace(batch, tasks=1), after=after))
+
+
+def most_block_bytes(batch: MicroBatch) -> int:
+    """How many bytes of blocks the driver takes of a batch."""
+    return min(LIMITS.block_bytes, batch.store.budget_bytes // BLOCK_SHARE)
 
 
 def _tried(run: Callable[[], list[TaskResult]]) -> list[TaskResult] | None:

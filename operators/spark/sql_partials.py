@@ -36,8 +36,8 @@ from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
+from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.plain_types import decimal_of
-from tidestate.operators.spark.scan.batch import LONGEST_PAUSE
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
 from tidestate.operators.spark.types import arrow_schema, quoted
 from tidestate.statestore.arrays import Flags, Values
@@ -438,7 +438,7 @@ def classified_entries(sql: SqlPlan, table: pa.Table, context: Context, partitio
 
 class SqlPartials:
     """Makes partials of the batches of a job where there are few of them, as the batch before shows; of the first
-    batch it tries. After a batch with too many it leaves one to the tasks, then two, four and so on.
+    batch it tries. After a batch with too many there is a `Pause`.
     """
 
     def __init__(self) -> None:
@@ -446,15 +446,14 @@ class SqlPartials:
         """Those of the newest batch: partials and rows of their own; where tasks have made them, of one piece."""
         self._events: int | None = None
         self._planned: tuple[Graph, StructType, SqlPlan | str] | None = None
-        self._pause = self._pause_left = 0
+        self._pause = Pause()
 
     def blocks(self, batch: MicroBatch, rows: DataFrame) -> list[Block] | str:
         """The blocks of a batch, as `run_task` makes them of its rows; or why all its rows must be handed over."""
         sql = self._plan(batch.graph, rows.schema) if SPARK_4 else "Spark 3.5 gives no table of Arrow's"
         if isinstance(sql, str):
             return sql
-        if self._pause_left:
-            self._pause_left -= 1
+        if self._pause.skips():
             return TOO_MANY
         if self.entries is not None and self.entries > MOST_ENTRIES // 2:
             return TOO_MANY
@@ -463,10 +462,10 @@ class SqlPartials:
             bounds = bounds_of(sql, context, self._events)
             table = entries(rows, sql, bounds).limit(MOST_ENTRIES + 1).toArrow()
         if table.num_rows > MOST_ENTRIES:
-            self._pause = min(2 * self._pause or 1, LONGEST_PAUSE)
-            self._pause_left = self._pause
+            self._pause.lengthen()
             return TOO_MANY
-        self._pause, self.entries = 0, table.num_rows
+        self._pause.end()
+        self.entries = table.num_rows
         self._events = pc.sum(table["n"]).as_py() or 0
         with watch.timed("classify"):
             pieces = classified_entries(sql, table, context, batch.partitions)

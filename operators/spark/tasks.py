@@ -165,6 +165,11 @@ def map_side(
         yield from failed(batch, error)
 
 
+def few_bytes_side(batch: MicroBatch, most: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`map_side`, which sends so many bytes at ``most``: the driver takes what it makes."""
+    return _bounded(batch, most, map_side(batch, batches))
+
+
 def level_side(
     batch: MicroBatch,
     states: StatesOfTasks,
@@ -203,23 +208,23 @@ def scan_rows(batch: MicroBatch, direct: DirectBatch, most: int, numbers: Iterab
     """
     for number in numbers:
         ranges = read_ranges(direct.scan, direct.tasks[number], direct.row_group_bytes)
-        yield from _bounded(batch, most, map_side(batch, ranges, "read"))
+        yield from _by_task(_bounded(batch, most, map_side(batch, ranges, "read")))
 
 
 def level_rows(batch: MicroBatch, states: StatesOfTasks, level: int, most: int, rows: Iterable[Row]) -> Iterator[Row]:
     """`level_side` as a stage of an RDD."""
-    return _bounded(batch, most, level_side(batch, states, level, (row for _, row in rows)))
+    return _by_task(_bounded(batch, most, level_side(batch, states, level, (row for _, row in rows))))
 
 
-def _bounded(batch: MicroBatch, most: int, rows: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """Rows, up to so many bytes: with more, Spark must read the batch."""
+def _bounded(batch: MicroBatch, most: int, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows, up to so many bytes: with more, the batch must go another way."""
     held = 0
     for row in rows:
         held += row.nbytes
         if held > most:
-            yield from _by_task(failed(batch, NeedsJvmError(f"a task sends more than {most} bytes")))
+            yield from failed(batch, NeedsJvmError(f"a task sends more than {most} bytes"))
             return
-        yield from _by_task([row])
+        yield row
 
 
 def _by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
@@ -244,6 +249,14 @@ def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Itera
 def failed(batch: MicroBatch, error: TidestateError | NeedsJvmError) -> Iterator[pa.RecordBatch]:
     """Rows for all tasks that one of them has failed."""
     return (_ended(task, None, _failure(error)) for task in range(len(batch.spans)))
+
+
+def sent_blocks(rows: pa.Table) -> list[Block]:
+    """The blocks that tasks of stage 0 have sent. Raises as `results_of`."""
+    rows = rows.cast(_EXCHANGE_SCHEMA)
+    operators = rows["operator"].to_pylist()
+    results_of(rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_())).to_pylist())
+    return list(_blocks(rows, operators, set(operators)))
 
 
 def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:

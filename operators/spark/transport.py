@@ -23,8 +23,9 @@ from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.compat import frame_of, to_tasks
-from tidestate.operators.spark.in_driver import InDriver
+from tidestate.operators.spark.compat import SPARK_4, frame_of, to_tasks
+from tidestate.operators.spark.in_driver import InDriver, most_block_bytes
+from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.scan.batch import printable_reason
 from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError
@@ -33,11 +34,13 @@ from tidestate.operators.spark.tasks import (
     EXCHANGE,
     SentStates,
     exchanged_rows,
+    few_bytes_side,
     level_rows,
     level_side,
     map_side,
     results_of,
     scan_rows,
+    sent_blocks,
 )
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -98,8 +101,7 @@ class FrameTransport:
         batch, states = self._states.sent(batch)
         session, tasks, level = self._platform.session, len(batch.spans), 1
         if rows is not None:
-            read = self._in_order(times_as_numbers(rows), batch.graph)
-            exchange = read.mapInArrow(partial(map_side, batch), EXCHANGE)
+            exchange = self._read(rows, batch.graph).mapInArrow(partial(map_side, batch), EXCHANGE)
         elif after is None:
             exchange = frame_of(session, pa.Table.from_batches(exchanged_rows(blocks)))
         else:
@@ -110,8 +112,17 @@ class FrameTransport:
             exchange, level = to_tasks(exchange, tasks).mapInArrow(run_level, EXCHANGE), level + 1
         return results_of([bytes(row["header"]) for row in exchange.select("header").collect()])
 
-    def _in_order(self, rows: DataFrame, graph: Graph) -> DataFrame:
-        """Where the order of rows matters: all rows of a source in one task, in that order."""
+    def blocks(self, batch: MicroBatch, rows: DataFrame, most: int) -> list[Block]:
+        """The blocks of a batch, which tasks make and the driver collects. Raises `NeedsJvmError` if they have more
+        than so many bytes together, else as `run`.
+        """
+        tasks = self._platform.parallelism  # more input partitions share them, so that it is known how many send
+        run = partial(few_bytes_side, batch.with_states({}), most // tasks)
+        return sent_blocks(self._read(rows.coalesce(tasks), batch.graph).mapInArrow(run, EXCHANGE).toArrow())
+
+    def _read(self, rows: DataFrame, graph: Graph) -> DataFrame:
+        """The rows as tasks take them. Where their order matters, all of a source are in one task, in that order."""
+        rows = times_as_numbers(rows)
         if not graph.orders:
             return rows
         several = len(graph.streams) > 1
@@ -202,6 +213,8 @@ class SparkTransport:
         self.max_tasks = TASKS_PER_CORE * self.parallelism
         self._in_driver = InDriver(min(self.parallelism, os.cpu_count() or 1)) if in_driver else None
         self._partials = SqlPartials() if sql_partials else None
+        self._pause = Pause()
+        """Of batches whose blocks the driver collects."""
         states = SentStates(platform.broadcast)
         self._states, self._by_frame = states, FrameTransport(platform, states)
 
@@ -233,10 +246,13 @@ class SparkTransport:
             except NeedsJvmError as why:
                 rows.needs_jvm = str(why)  # for the manifest
         results = self._by_partials(batch, rows)
+        if results is not None:
+            return results
+        results = self._by_blocks(batch, rows)
         if results is None:
             results = self._by_frame.run(batch, rows.checked())
-            if self._partials is not None:
-                self._partials.learn(results)
+        if self._partials is not None:
+            self._partials.learn(results)
         return results
 
     def _by_partials(self, batch: MicroBatch, rows: SparkRows) -> list[TaskResult] | None:
@@ -259,6 +275,25 @@ class SparkTransport:
         if results is None and not rows.no_partials:
             rows.no_partials = "a function of yours failed in the driver"
         rows.in_driver, rows.partials = results is not None, None if results is None else partials.entries
+        return results
+
+    def _by_blocks(self, batch: MicroBatch, rows: SparkRows) -> list[TaskResult] | None:
+        """The results of a batch whose rows are handed over to tasks, and whose steps the driver takes, as a second
+        stage would take longer; None if tasks must take them.
+        """
+        here, pause = self._in_driver, self._pause
+        if here is None or not SPARK_4 or any(plan.calls_user_code for plan in batch.graph.plans.values()):
+            return None
+        if pause.skips():
+            return None
+        most = most_block_bytes(batch)
+        try:
+            results = here.finish(batch, lambda of_driver: self._by_frame.blocks(of_driver, rows.checked(), most))
+        except NeedsJvmError:
+            pause.lengthen()
+            return None
+        pause.end()
+        rows.in_driver = results is not None
         return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:

@@ -82,7 +82,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
 
 class Scan(msgspec.Struct, frozen=True):
     """Who read the rows of a Spark batch: the tasks themselves, from files (``direct``), or Spark for this
-    ``reason``. ``in_driver``: the driver processed the batch, which was small, without tasks.
+    ``reason``. ``in_driver``: the driver took the steps; of small files, and of rows that Spark combines, it did all.
     """
 
     direct: bool

@@ -67,7 +67,8 @@ def path_text(scan: Scan | None) -> str:
     read = f"Spark reads the rows ({scan.reason})"
     if scan.partials is not None:
         return f"{read} and combines them into {scan.partials:,} partials, from which the driver goes on."
-    return f"{read} and hands them over to tasks ({scan.no_partials or 'an earlier version'})."
+    handed = f"{read} and hands them over to tasks ({scan.no_partials or 'an earlier version'})"
+    return f"{handed}, from whose partials the driver goes on." if scan.in_driver else f"{handed}."
 
 
 def mark_text(mark: int | None, *, offsets: bool) -> str | None:

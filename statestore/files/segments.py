@@ -91,7 +91,7 @@ def _as_file(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
     """The bytes of an Arrow file. A stream that grows copies what it has again and again, so a large one gets memory
     for all of it: of the batches, and twice the schema and where each batch is.
     """
-    if are_smaller(batches, APART_BYTES):
+    if sum(batch.nbytes for batch in batches) < APART_BYTES:
         growing = pa.BufferOutputStream()
         _write_file(growing, schema, batches)
         return growing.getvalue()

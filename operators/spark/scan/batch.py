@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.scan.analysed import DeltaFiles, ReaderSettings, StreamRelation
@@ -234,8 +235,6 @@ NO_PLAN = "a client of Spark Connect has no plan of the stream"
 IN_ORDER = "rows are processed in the order of columns"
 ROW_GROUP_SHARE = 2
 """The columns of a row group may have half the memory budget."""
-LONGEST_PAUSE = 64
-"""The most batches that are not tried after some that needed the JVM."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -243,8 +242,7 @@ class BatchScans:
     """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known. ``root``
     is that of the job.
 
-    After a batch whose files needed the JVM one batch is read by Spark without a try, then two, four and so on: a try
-    costs a small Spark job.
+    After a batch whose files needed the JVM there is a `Pause`: a try costs a small Spark job.
     """
 
     def __init__(
@@ -257,7 +255,7 @@ class BatchScans:
         self._settings = ReaderSettings()
         relations = [step.relation for step in self._plan.steps()] if self._plan is not None else []
         self._has_tables = any(relation is not None and relation.format == DELTA for relation in relations)
-        self._pause = self._paused = 0
+        self._pause = Pause()
         self._reason, self._logged = "", set[str]()
 
     def of(self, session: SparkSession, files: Mapping[str, Sequence[str]]) -> DirectBatch | None:
@@ -272,8 +270,7 @@ class BatchScans:
         if not isinstance(self._decided, DirectScan):
             self._reason = self._decided.reason if self._decided is not None else ""
             return None
-        if self._paused:
-            self._paused -= 1
+        if self._pause.skips():
             return None
         found = self._of_tables(session) if self._has_tables else self._of_files(self._decided, files)
         self._reason = found if isinstance(found, str) else ""
@@ -305,10 +302,10 @@ class BatchScans:
     def outcome(self, needs_jvm: str | None, *, in_driver: bool) -> Scan:
         """How the batch was read; ``needs_jvm``: why a task could not read its files. A new reason is logged."""
         if needs_jvm is not None:
-            self._pause = min(2 * self._pause or 1, LONGEST_PAUSE)
-            self._paused, self._reason = self._pause, needs_jvm
+            self._pause.lengthen()
+            self._reason = needs_jvm
         elif not self._reason:
-            self._pause = 0
+            self._pause.end()
             return Scan(direct=True, in_driver=in_driver)
         reason = printable_reason(self._reason)
         if reason not in self._logged:

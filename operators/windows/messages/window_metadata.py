@@ -146,8 +146,8 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
 def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
     """Messages of sessions into the metadata. ``batch`` as in `add_messages`, its windows as they are after merging.
 
-    ``replaced``: the rows of `WindowTables.windows` of stored sessions that grow or are merged into others, each once,
-    and what they become, ``new_start`` and ``new_end``. They are deleted, and written with what they became.
+    ``replaced``: the rows of `WindowTables.windows` of stored sessions that grow or are merged with others, each
+    once, and what they become, ``new_start`` and ``new_end``. They are deleted, and written with what they became.
     """
     if not tables.sessions:
         raise UsageError(
