@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.platform import FILE_MANAGER, WITHOUT_LINKS, Broadcast, Platform
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import local_file
+from tidestate.recovery.log.spark_log import SPARK_FOLDER, local_file
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.table import dialect_of
 

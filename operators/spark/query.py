@@ -46,11 +46,8 @@ from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest, Scan
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.log.summary import brief, time_text
-from tidestate.recovery.log.topic_offsets import TopicOffsets
-from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
+    SPARK_FOLDER,
     FilesRead,
     SparkLog,
     check_follows,
@@ -60,6 +57,9 @@ from tidestate.recovery.spark.spark_log import (
     read_as_patterns,
     store_lists,
 )
+from tidestate.recovery.log.summary import brief, time_text
+from tidestate.recovery.log.topic_offsets import TopicOffsets
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError
