@@ -33,12 +33,12 @@ from tidestate.operators.spark.compat import report_of
 from tidestate.operators.spark.handles import QueryHandle, started
 from tidestate.operators.spark.monitoring import (
     Report,
-    SparkGauges,
     free_query_name,
     gauge_values,
     listening,
     observed_values,
     offsets_behind_of,
+    set_gauges,
 )
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
@@ -132,7 +132,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._stopping = self._draining = False
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
-        self._gauges = SparkGauges(platform, job.plan.name)
+        self._has_gauges = True  # as far as is known
         self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
@@ -381,7 +381,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         with self._described():
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
         self._scan = made.scan
-        self._gauges.set(gauge_values(made))
+        if self._has_gauges:
+            self._has_gauges = set_gauges(self._platform, self._job.plan.name, gauge_values(made))
         self._batches[batch_id] = {
             "observedMetrics": {NAME: observed_values(made)},
             NAME: brief(made, self._driver.finished),
