@@ -101,13 +101,12 @@ class PartitionedRows:
 class Classified:
     """A classified piece of input.
 
-    ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
-    them; ``rejected``: rows of the late ledger. ``max_event_us``: the largest accepted event time, None without
-    events. ``claims``: what they say of how far the input has come.
+    ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``rejected``: rows of the late ledger.
+    ``max_event_us``: the largest accepted event time, None without events. ``claims``: what they say of how far the
+    input has come.
     """
 
     partials: PartitionedRows
-    accepted: pa.Table
     rejected: pa.Table | None
     max_event_us: int | None
     counters: Counters
@@ -117,7 +116,7 @@ class Classified:
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
     nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-    return Classified(nothing, plan.input.schema.empty_table(), None, None, {})
+    return Classified(nothing, None, None, {})
 
 
 PASSES = "_passes"
@@ -215,15 +214,15 @@ def _classified_rows(
         nothing_yet = {name: 0 for name in counters if name not in (*LEDGER_REASONS, FILTERED)}
         nothing_yet |= {FILTERED: counters[FILTERED]} if FILTERED in counters else {}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
-        return Classified(sent, accepted, None, newest, nothing_yet, claims)
+        return Classified(sent, None, newest, nothing_yet, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, accepted, rejected, newest, counters, claims)
+        return Classified(nothing, rejected, newest, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
-    return Classified(partials, accepted, rejected, newest, counters, claims)
+    return Classified(partials, rejected, newest, counters, claims)
 
 
 def _passes(events: pa.Table) -> Flags | None:
@@ -273,7 +272,7 @@ def _timely(
 
 def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:
     """Classify accepted rows that were combined as `Plan.slicing` says: as `classify` does with the rows one by one,
-    which would accept all of them. The latest row of each entry, of at least one, is in ``accepted``.
+    which would accept all of them. There is at least one entry.
     """
     spec, watermark_us, rows = plan.input, watermark_of(context.before), sliced.rows
     times = pa.array(sliced.last_us).cast(spec.schema.field(spec.event_time).type)
@@ -291,7 +290,7 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
     claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
     partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
-    return Classified(partials, accepted, None, peak.time_us, counters, claims)
+    return Classified(partials, None, peak.time_us, counters, claims)
 
 
 def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
