@@ -19,7 +19,7 @@ from tidestate.operators.chaos.process import Ended, Running
 from tidestate.operators.chaos.round_run import RoundRun
 from tidestate.operators.chaos.start import BatchCut, ChildStart, JobInput
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.spark.spark_log import load_files, local_file
+from tidestate.recovery.log.spark_log import load_files, local_file
 from tidestate.statestore.errors import expect
 
 BATCH_S = 1.0

@@ -16,8 +16,7 @@ from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition, spark_number
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import NOTHING_READ, followed, store_lists
+from tidestate.recovery.log.spark_log import NOTHING_READ, SPARK_FOLDER, followed, store_lists
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Parquet

@@ -4,7 +4,7 @@ names the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,17 +24,16 @@ EXAMPLES = 5
 """So many rows are in the error."""
 
 
-def check_expectations(
-    checkpoint: Checkpoint, plans: Mapping[str, Plan], answers: Mapping[str, Sequence[TaskResult]]
+def check_expectation(
+    checkpoint: Checkpoint, plan: Plan, expectation: Expectation, results: Sequence[TaskResult]
 ) -> None:
-    """Raise `UsageError` (``expectation``) if a batch has rows that fail it, before anything of it is published."""
-    for name, results in answers.items():
-        stages = plans[name].input.stages
-        for expectation in () if stages is None else stages.expectations:
-            missed = sum(result.counters.get(f"{EXPECTATION}:{expectation.name}", 0) for result in results)
-            events = sum(result.counters.get("events", 0) for result in results)
-            if why := _why_it_fails(expectation, missed, events):
-                raise _failure(checkpoint, plans[name], results, expectation, why)
+    """Raise `UsageError` (``expectation``) if the rows that an operator got in a batch fail it, before anything of
+    the batch is published.
+    """
+    missed = sum(result.counters.get(f"{EXPECTATION}:{expectation.name}", 0) for result in results)
+    events = sum(result.counters.get("events", 0) for result in results)
+    if why := _why_it_fails(expectation, missed, events):
+        raise _failure(checkpoint, plan, results, expectation, why)
 
 
 def _why_it_fails(expectation: Expectation, missed: int, events: int) -> str:

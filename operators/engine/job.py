@@ -22,7 +22,7 @@ from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.expectations import check_expectations
+from tidestate.operators.engine.expectations import check_expectation
 from tidestate.operators.engine.job_log import JobLog
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, TaskResult, is_due
 from tidestate.operators.engine.numbered_chunks import numbered_through
@@ -473,7 +473,9 @@ class Job:
         objects = self.checkpoint.objects
         answers = by_operator(self.graph.plans, self.head, results)
         _check_written(objects, self.head, results)
-        check_expectations(self.checkpoint, self.graph.plans, answers)
+        for name, plan in self.graph.plans.items():
+            for expectation in () if plan.input.stages is None else plan.input.stages.expectations:
+                check_expectation(self.checkpoint, plan, expectation, answers[name])
         for name, output in self.graph.outputs.items():
             if output.output_origin is not None:
                 answers[name] = numbered_through(objects, output, self.head.id + 1, answers[name])

@@ -191,7 +191,6 @@ class Block(msgspec.Struct, frozen=True):
     rows: PartitionedRows | None = None
     """Rows of `Plan.exchanged`, by state partition; None if there are none for the task."""
     claims: Claims = Claims()
-    max_event_us: int | None = None
     after: dict[str, Progress] | None = None
     """From an operator upstream: the progress of its reader, and those downstream of that, at the end."""
     rejected: pa.Table | None = None
@@ -214,10 +213,9 @@ def blocks_of(
     """
     owner = number % len(of_tasks)
     claims = classified.claims if after is None else classified.claims.of_panes
-    newest_us = classified.max_event_us if after is None else None
     for task, span in enumerate(of_tasks):
         rows = classified.partials.between(*span)
-        block = Block(operator, task, number, rows if rows.counts else None, claims, newest_us, after)
+        block = Block(operator, task, number, rows if rows.counts else None, claims, after)
         if task == owner:
             block = msgspec.structs.replace(block, rejected=classified.rejected, counters=classified.counters)
         yield block

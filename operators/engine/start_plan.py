@@ -25,8 +25,8 @@ from tidestate.operators.zones.rules import KeptRules, ZoneRules
 from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import check_sources
 from tidestate.recovery.moves.repair import plan_repair
-from tidestate.recovery.spark.spark_log import check_sources
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError

@@ -579,7 +579,7 @@ def _step(
     plan, context = operator.plan, batch.context(operator, after)
     is_output, is_read = plan.name in batch.graph.outputs, bool(batch.graph.readers(plan.name))
     counters, emitted, chunks = [block.counters for block in arrived], Panes(), list[int]()
-    times = [block.max_event_us for block in arrived if block.max_event_us is not None]
+    times = [block.claims.peak.time_us for block in arrived if block.claims.peak is not None]
     ordered = sorted(arrived, key=lambda block: block.number)
     rejected = [block.rejected for block in ordered if block.rejected is not None]
     ledger = [pa.concat_tables(rejected)] if rejected else []

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
-from tidestate.recovery.spark.spark_log import file_url
+from tidestate.recovery.log.spark_log import file_url
 from tidestate.statestore.errors import ConflictError, UsageError
 from tidestate.statestore.spec.plain import plain_type
 from tidestate.statestore.spec.tables import TIME

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidestate.operators.describe.runs import Batch, Schemas, SparkInput, SparkOffsets
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.local.parquet_columns import columns_of_file, rows_of_file
-from tidestate.recovery.spark.spark_log import NOTHING_READ, file_url, is_data_file, local_file, log_offset, path_of
+from tidestate.recovery.log.spark_log import NOTHING_READ, file_url, is_data_file, local_file, log_offset, path_of
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError

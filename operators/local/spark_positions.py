@@ -15,9 +15,7 @@ from tidestate.operators.describe.runs import JobHook, SparkOffsets
 from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
-from tidestate.recovery.spark.agreement import may_follow
-from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
     NOTHING_READ,
     Entries,
     FilesRead,
@@ -26,6 +24,8 @@ from tidestate.recovery.spark.spark_log import (
     log_offset,
     store_lists,
 )
+from tidestate.recovery.spark.agreement import may_follow
+from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, UsageError

@@ -101,13 +101,12 @@ class PartitionedRows:
 class Classified:
     """A classified piece of input.
 
-    ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
-    them; ``rejected``: rows of the late ledger. ``max_event_us``: the largest accepted event time, None without
-    events. ``claims``: what they say of how far the input has come.
+    ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``rejected``: rows of the late ledger.
+    ``max_event_us``: the largest accepted event time, None without events. ``claims``: what they say of how far the
+    input has come.
     """
 
     partials: PartitionedRows
-    accepted: pa.Table
     rejected: pa.Table | None
     max_event_us: int | None
     counters: Counters
@@ -117,7 +116,7 @@ class Classified:
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
     nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-    return Classified(nothing, plan.input.schema.empty_table(), None, None, {})
+    return Classified(nothing, None, None, {})
 
 
 PASSES = "_passes"
@@ -155,7 +154,9 @@ def _classified(
     plan: Plan, events: pa.Table, context: Context, partitions: int, timed: Timed, so_far: GeneratorState
 ) -> Classified:
     named = plan.named_windows(events) if plan.reprocessing else None
-    received = receive(plan, events, context)
+    if plan.input.stages is None:
+        return _classified_rows(plan, conform(plan, events, context), named, context, partitions, timed, so_far)
+    received = _staged(plan, plan.input.stages, events, context)
     if named is not None and received.flags is not None:
         named = named.filter(pa.array(received.flags))
     rows = received.rows
@@ -186,11 +187,11 @@ def _classified_rows(
         events = events.filter(pa.array(passes)).drop_columns([PASSES])
     all_times = event_times(arrived[plan.input.event_time])
     times = all_times if passes is None else all_times[passes]
-    judged = judge(plan, events, context, times)
-    accepted, rejected, counters = judged.accepted, judged.rejected, judged.counters
+    keep, rejected, counters = judge(plan, events, context, times)
+    accepted = events if keep is None else events.filter(pa.array(keep))
     claims, timely = Claims(), accepted
     if passes is not None:
-        timely, claims = _timely(plan, arrived, passes, judged, context, all_times)
+        timely, claims = _timely(plan, arrived, passes, keep, context, all_times)
         counters[FILTERED] = int(np.count_nonzero(~passes))
     if not plan.reprocessing:
         of_rows, more = read_after_checks(plan.input.watermarks, timely, rejected, context.now_us)
@@ -213,15 +214,15 @@ def _classified_rows(
         nothing_yet = {name: 0 for name in counters if name not in (*LEDGER_REASONS, FILTERED)}
         nothing_yet |= {FILTERED: counters[FILTERED]} if FILTERED in counters else {}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
-        return Classified(sent, accepted, None, newest, nothing_yet, claims)
+        return Classified(sent, None, newest, nothing_yet, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, accepted, rejected, newest, counters, claims)
+        return Classified(nothing, rejected, newest, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
-    return Classified(partials, accepted, rejected, newest, counters, claims)
+    return Classified(partials, rejected, newest, counters, claims)
 
 
 def _passes(events: pa.Table) -> Flags | None:
@@ -241,11 +242,11 @@ def _without_left_out(first: InputReading) -> InputReading:
 
 
 def _timely(
-    plan: Plan, arrived: pa.Table, passes: Flags, judged: Judged, context: Context, times: Times
+    plan: Plan, arrived: pa.Table, passes: Flags, keep: Flags | None, context: Context, times: Times
 ) -> tuple[pa.Table, Claims]:
     """The rows that move the watermark, in their order, with the columns that are read for it: those that are
-    ``judged`` accepted, and those that a condition leaves out and whose times would be. Also the claims of the others
-    of these: their source is not idle. ``times``: of all rows that ``arrived``.
+    accepted, ``keep`` of those that pass, and those that a condition leaves out and whose times would be. Also the
+    claims of the others of these: their source is not idle. ``times``: of all rows that ``arrived``.
 
     A row that is left out needs no key, as it is in no result.
     """
@@ -261,7 +262,7 @@ def _timely(
     if behind.any():
         reasons, _ = _judgement(plan, arrived.filter(pa.array(behind)), context, times[behind], ())
         in_time[behind] = True if reasons is None else reasons == ""
-    in_time[passes] = True if judged.keep is None else judged.keep
+    in_time[passes] = True if keep is None else keep
     awake = ~passes & ~in_time
     claims = Claims()
     if not plan.reprocessing and awake.any():
@@ -271,7 +272,7 @@ def _timely(
 
 def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions: int) -> Classified:
     """Classify accepted rows that were combined as `Plan.slicing` says: as `classify` does with the rows one by one,
-    which would accept all of them. The latest row of each entry, of at least one, is in ``accepted``.
+    which would accept all of them. There is at least one entry.
     """
     spec, watermark_us, rows = plan.input, watermark_of(context.before), sliced.rows
     times = pa.array(sliced.last_us).cast(spec.schema.field(spec.event_time).type)
@@ -289,7 +290,7 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
     claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
     partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
-    return Classified(partials, accepted, None, peak.time_us, counters, claims)
+    return Classified(partials, None, peak.time_us, counters, claims)
 
 
 def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
@@ -374,29 +375,28 @@ def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: C
     return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
-def receive(plan: Plan, events: pa.Table, context: Context) -> StagedRows:
-    """Rows of the input after its stages, in the columns of the plan's input and with its types; of the late ledger,
-    or of a replay, too. Raises `UsageError` if columns are missing or do not fit.
+def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
+    """Rows of the input after its stages, in the columns of the plan's input and with its types. Raises `UsageError`
+    if columns are missing or do not fit.
     """
-    spec = plan.input
-    if spec.stages is None:
-        return StagedRows(_added_and_typed(plan, _read(events, spec.read_names), events, context))
+    if plan.input.stages is None:
+        return _added_and_typed(plan, _read(events, plan.input.read_names), events, context)
+    return _staged(plan, plan.input.stages, events, context).rows
+
+
+def _staged(plan: Plan, stages: Stages, events: pa.Table, context: Context) -> StagedRows:
+    """Rows of the input after its stages, of the late ledger, or of a replay, too."""
     if plan.reprocessing:
-        result = _again(plan, spec.stages, events)
+        result = _again(plan, stages, events)
     else:
-        result = spec.stages.run(with_types(_read(events, spec.read_names), spec.read_schema))
+        result = stages.run(with_types(_read(events, plan.input.read_names), stages.read_schema))
     events = events if result.flags is None else events.filter(pa.array(result.flags))
-    rows = _added_and_typed(plan, with_fields(result.rows, spec.schema.names), events, context)
-    for _, name in spec.stages.ledger_names:
+    rows = _added_and_typed(plan, with_fields(result.rows, plan.input.schema.names), events, context)
+    for _, name in stages.ledger_names:
         rows = rows.append_column(name, result.rows[name])
     if COMPUTED in result.rows.column_names:
         rows = rows.append_column(COMPUTED, result.rows[COMPUTED])
     return replace(result, rows=rows)
-
-
-def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
-    """The columns of the plan's input, with its types. Raises `UsageError` if that fails."""
-    return receive(plan, events, context).rows
 
 
 def _read(events: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -512,18 +512,6 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Events, split. ``keep``: which are accepted, None for all; shape ``(events,)``. ``rejected``: ledger rows of
-    the others. ``counters``: the classes of lateness.
-    """
-
-    accepted: pa.Table
-    rejected: pa.Table | None
-    counters: dict[str, int]
-    keep: Flags | None = None
-
-
 def _judgement(
     plan: Plan, events: pa.Table, context: Context, times: Times, checks: Sequence[Check]
 ) -> tuple[npt.NDArray[np.str_] | None, list[Flags]]:
@@ -540,8 +528,12 @@ def _judgement(
     return reasons, [failing for failing, _ in failed]
 
 
-def judge(plan: Plan, events: pa.Table, context: Context, times: Times) -> Judged:
-    """Split events, at these ``times``, into accepted and rejected ones, and count the classes of lateness."""
+def judge(
+    plan: Plan, events: pa.Table, context: Context, times: Times
+) -> tuple[Flags | None, pa.Table | None, Counters]:
+    """Which of the events, at these ``times``, are accepted, None for all, of shape ``(events,)``; ledger rows of the
+    others; and the classes of lateness, counted.
+    """
     watermark_us = watermark_of(context.before)
     reasons, failing = _judgement(plan, events, context, times, plan.checks)
     keep = None if reasons is None else reasons == ""
@@ -549,11 +541,10 @@ def judge(plan: Plan, events: pa.Table, context: Context, times: Times) -> Judge
     if not plan.reprocessing:
         counters |= _by_current_window(plan, times, failing, watermark_us)
     if reasons is None or keep is None:
-        return Judged(events, None, counters)
+        return None, None, counters
     why = reasons[~keep]
     counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
-    rejected = plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us)
-    return Judged(events.filter(pa.array(keep)), rejected, counters, keep)
+    return keep, plan.ledger(events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
 def _counted(

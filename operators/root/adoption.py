@@ -12,9 +12,9 @@ import pyarrow as pa
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import local_file
 from tidestate.recovery.log.summary import pluralize, time_text
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
-from tidestate.recovery.spark.spark_log import local_file
 from tidestate.recovery.spark.spark_query import open_log, read_query
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError

@@ -27,8 +27,8 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.state_reader import StateReader, check_reader
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import NOTHING_READ
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint, keep_others
-from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.recovery.spark.spark_query import SparkQuery, open_log, read_query
 from tidestate.statestore.errors import ConflictError, UsageError
 from tidestate.statestore.storage.objects import Objects

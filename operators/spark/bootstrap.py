@@ -28,8 +28,8 @@ from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import arrow_schema, read_columns
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import NOTHING_READ
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
-from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.storage.objects import Objects

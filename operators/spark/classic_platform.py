@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.java_gateway import JavaClass
@@ -15,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.platform import FILE_MANAGER, WITHOUT_LINKS, Broadcast, Platform
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import local_file
+from tidestate.recovery.log.spark_log import SPARK_FOLDER, local_file
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.dialects.table import dialect_of
 
@@ -73,16 +73,19 @@ class ClassicPlatform(Platform):
         """An accumulator that Spark's metrics have as a gauge of this name: that of an earlier run in this Spark,
         where there was one. Raises what the JVM raises, for a Spark without this interface too.
         """
-        context = self.session.sparkContext
-        of_application: dict[str, Any] = _accumulators.setdefault(context.applicationId, {})
-        if name not in of_application:
-            scala_context = context._jsc.sc()
+        if name not in self._gauges:
+            scala_context = self.session.sparkContext._jsc.sc()
             accumulator = scala_context.longAccumulator(name)
             maps = java_class(self.session, "org.apache.spark.api.python.PythonUtils")
             source = java_class(self.session, "org.apache.spark.metrics.source.LongAccumulatorSource$")
             getattr(source, "MODULE$").register(scala_context, maps.toScalaMap({name: accumulator}))
-            of_application[name] = accumulator
-        return of_application[name]
+            self._gauges[name] = accumulator
+        return self._gauges[name]
+
+    @cached_property
+    def _gauges(self) -> dict[str, Any]:
+        """The accumulators of the application. Each batch asks for them, and the name of it is a call of the JVM."""
+        return _accumulators.setdefault(self.session.sparkContext.applicationId, {})
 
     def check_file_system(self, url: str) -> None:
         """Raise `UsageError` (``spark-storage``) unless Spark has a file system for this URL. Looks nothing up."""

@@ -42,9 +42,9 @@ from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import SPARK_ENTRIES, Manifest, spark_number
+from tidestate.recovery.log.spark_log import SparkLog
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
-from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects

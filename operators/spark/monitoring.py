@@ -73,28 +73,21 @@ def offsets_behind_of(report: Report | None) -> tuple[TopicOffsets, ...]:
     return tuple(offsets_behind(source.get("endOffset"), source.get("latestOffset")) for source in sources)
 
 
-class SparkGauges:
-    """Gauges ``AccumulatorSource.tidestate.<name>.<gauge>`` of the driver, for each sink that Spark's metrics have
-    (JMX, Graphite, ``/metrics/json`` of the UI). Accumulators are what Spark makes gauges of by a public interface.
+def set_gauges(platform: Platform, job_name: str, values: Mapping[str, int]) -> bool:
+    """Set gauges ``AccumulatorSource.tidestate.<name>.<gauge>`` of the driver, for each sink that Spark's metrics
+    have (JMX, Graphite, ``/metrics/json`` of the UI). Accumulators are what Spark makes gauges of by a public
+    interface.
+
+    Never stops a job: False, and a line in the log, from a Spark without this interface.
     """
-
-    def __init__(self, platform: Platform, name: str) -> None:
-        self._platform: Platform | None = platform
-        self._name, self._accumulators = name, dict[str, Any]()
-
-    def set(self, values: Mapping[str, int]) -> None:
-        """Set gauges. Never stops a job: a Spark without this interface has none, and the log says so once."""
-        if self._platform is None:
-            return
-        try:
-            for gauge, value in values.items():
-                if gauge not in self._accumulators:
-                    self._accumulators[gauge] = self._platform.accumulator(f"tidestate.{self._name}.{gauge}")
-                if (accumulator := self._accumulators[gauge]) is not None:
-                    accumulator.add(value - accumulator.sum())
-        except Exception as error:
-            log.warning("Spark's metrics have no gauges of this job: %s", error)
-            self._platform = None
+    try:
+        for gauge, value in values.items():
+            if (accumulator := platform.accumulator(f"tidestate.{job_name}.{gauge}")) is not None:
+                accumulator.add(value - accumulator.sum())
+    except Exception as error:
+        log.warning("Spark's metrics have no gauges of this job: %s", error)
+        return False
+    return True
 
 
 class JobListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has no types here

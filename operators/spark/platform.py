@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.recovery.spark.spark_log import local_file
+from tidestate.recovery.log.spark_log import local_file
 from tidestate.statestore.errors import TidestateError
 
 

@@ -33,12 +33,12 @@ from tidestate.operators.spark.compat import report_of
 from tidestate.operators.spark.handles import QueryHandle, started
 from tidestate.operators.spark.monitoring import (
     Report,
-    SparkGauges,
     free_query_name,
     gauge_values,
     listening,
     observed_values,
     offsets_behind_of,
+    set_gauges,
 )
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
@@ -46,11 +46,8 @@ from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest, Scan
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.log.summary import brief, time_text
-from tidestate.recovery.log.topic_offsets import TopicOffsets
-from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
+    SPARK_FOLDER,
     FilesRead,
     SparkLog,
     check_follows,
@@ -60,6 +57,9 @@ from tidestate.recovery.spark.spark_log import (
     read_as_patterns,
     store_lists,
 )
+from tidestate.recovery.log.summary import brief, time_text
+from tidestate.recovery.log.topic_offsets import TopicOffsets
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError
@@ -132,7 +132,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._stopping = self._draining = False
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
-        self._gauges = SparkGauges(platform, job.plan.name)
+        self._has_gauges = True  # as far as is known
         self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
@@ -381,7 +381,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         with self._described():
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
         self._scan = made.scan
-        self._gauges.set(gauge_values(made))
+        if self._has_gauges:
+            self._has_gauges = set_gauges(self._platform, self._job.plan.name, gauge_values(made))
         self._batches[batch_id] = {
             "observedMetrics": {NAME: observed_values(made)},
             NAME: brief(made, self._driver.finished),

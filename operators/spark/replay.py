@@ -23,9 +23,8 @@ from tidestate.operators.spark.sources import StreamSource, sources_of
 from tidestate.operators.spark.start_checks import STATEFUL
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
-from tidestate.recovery.log.spark_files import SPARK_FOLDER, read_file
+from tidestate.recovery.log.spark_log import SPARK_FOLDER, SparkLog, load_files, read_file
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_planned_batch, write_spark_checkpoint
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.storage.objects import Objects
 

@@ -46,7 +46,7 @@ from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
-from tidestate.recovery.spark.spark_log import literal_path
+from tidestate.recovery.log.spark_log import literal_path
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import read_verified
 

@@ -16,11 +16,10 @@ from tidestate.recovery.log.manifest import Head, Ids, Manifest
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import complete_pins, read_part, read_pins
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
+from tidestate.recovery.log.spark_log import SPARK_FOLDER, SparkLog, load_files
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.files.refs import FileRef, Location
 from tidestate.statestore.files.tails import examine

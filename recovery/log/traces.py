@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log.manifest import DIGITS, LAST_NUMBER, SparkPosition, number_in
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.log.spark_files import SPARK_FOLDER, newest, query_id
+from tidestate.recovery.log.spark_log import SparkLog
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.prefetch import prefetch
@@ -125,6 +125,7 @@ def _pinned(objects: Objects) -> list[int]:
 
 def _committed(objects: Objects) -> tuple[str, int] | None:
     with suppress(CorruptionError):
-        query, batch_id = query_id(objects), newest(objects, f"{SPARK_FOLDER}/commits")
+        spark_log = SparkLog(objects)
+        query, batch_id = spark_log.query_id(), spark_log.newest("commits")
         return (query, batch_id) if query is not None and batch_id is not None else None
     return None

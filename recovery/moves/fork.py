@@ -27,8 +27,8 @@ from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import read_pins
+from tidestate.recovery.log.spark_log import load_files, with_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, write_spark_checkpoint
-from tidestate.recovery.spark.spark_log import load_files, with_lists
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
 from tidestate.statestore.files.refs import count_files

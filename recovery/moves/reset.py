@@ -33,6 +33,7 @@ from tidestate.recovery.log.manifest_file import successor
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import merged_ranges, outside
+from tidestate.recovery.log.spark_log import with_lists
 from tidestate.recovery.log.traces import STATE, traces, written_files
 from tidestate.recovery.spark.spark_checkpoint import (
     CrashHook,
@@ -41,7 +42,6 @@ from tidestate.recovery.spark.spark_checkpoint import (
     finish_checkpoint,
     no_crash_hook,
 )
-from tidestate.recovery.spark.spark_log import with_lists
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 from tidestate.statestore.storage.objects import put_all
 

@@ -9,10 +9,10 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, events_of, output_of
 from tidestate.recovery.log.moments import counting
+from tidestate.recovery.log.spark_log import load_files
 from tidestate.recovery.log.summary import iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
-from tidestate.recovery.spark.spark_log import load_files
 
 
 @dataclass(frozen=True)

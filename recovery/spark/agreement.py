@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
     NOTHING,
     NOTHING_READ,
+    SPARK_FOLDER,
     Entries,
     KnownFiles,
     SparkLog,

@@ -14,10 +14,10 @@ from typing import TypeAlias
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition, spark_number
 from tidestate.recovery.log.records import decoded, outputs_below
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
     NOTHING,
     NOTHING_READ,
+    SPARK_FOLDER,
     Entries,
     SparkLog,
     load_files,

@@ -7,8 +7,7 @@ import posixpath
 from dataclasses import dataclass
 
 from tidestate.recovery.log.manifest import SPARK_BATCHES
-from tidestate.recovery.log.spark_files import UNREADABLE, read_file, unusable
-from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.log.spark_log import NOTHING_READ, UNREADABLE, SparkLog, log_offset, read_file, unusable
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 

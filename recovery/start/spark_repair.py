@@ -10,6 +10,7 @@ from functools import partial
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import Entries, FilesRead, SparkLog, check_sources, load_files
 from tidestate.recovery.spark.agreement import Agreement, compare
 from tidestate.recovery.spark.spark_checkpoint import (
     COMPACTED,
@@ -21,7 +22,6 @@ from tidestate.recovery.spark.spark_checkpoint import (
     rewrite_spark_checkpoint,
     unfinished_move,
 )
-from tidestate.recovery.spark.spark_log import Entries, FilesRead, SparkLog, check_sources, load_files
 from tidestate.recovery.start.policy import Policy
 
 log = logging.getLogger("tidestate")

@@ -16,7 +16,7 @@ from tests.helpers.internals import tick
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, arriving, at
 from tests.helpers.spark_inputs import write
 from tidestate.operators.spark import query as on_spark
-from tidestate.recovery.spark.spark_log import Planned, SparkLog
+from tidestate.recovery.log.spark_log import Planned, SparkLog
 from tools.demo.job import say
 from tools.java import local_session
 

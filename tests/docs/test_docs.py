@@ -148,7 +148,7 @@ def test_named_files_and_tests_exist(document: Path) -> None:
 
 def test_every_error_code_is_documented_and_no_other() -> None:
     raised = set(re.findall(r'code="([a-z-]+)"', sources())) | set(
-        re.findall(r'"(spark-[a-z]+(?:-[a-z]+)*)",\n', (ROOT / "recovery" / "spark" / "spark_log.py").read_text())
+        re.findall(r'"(spark-[a-z]+(?:-[a-z]+)*)",\n', (ROOT / "recovery" / "log" / "spark_log.py").read_text())
     )
     documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "reference" / "errors.md").read_text()))
     assert raised - documented == set()

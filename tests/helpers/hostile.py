@@ -22,7 +22,7 @@ from tests.helpers.worked_example import STREAM, example
 from tidestate import agg
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import manifest_path
-from tidestate.recovery.spark.spark_log import NOTHING, with_files
+from tidestate.recovery.log.spark_log import NOTHING, with_files
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import (
     TidestateError,

@@ -15,9 +15,9 @@ from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of, made
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import SparkLog, load_files
 from tidestate.recovery.spark.agreement import Agreement, compare
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.recovery.start.spark_repair import SparkRepair
 
 BATCHES = 6

@@ -12,7 +12,7 @@ from tests.helpers.manifests import following
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
-from tidestate.recovery.spark.spark_log import followed, store_lists
+from tidestate.recovery.log.spark_log import followed, store_lists
 
 BATCHES = 14
 KAFKA = '{{"flights":{{"0":{0},"1":{0}}}}}'

@@ -24,8 +24,8 @@ from tests.helpers.spark_runs import output, stream
 from tidestate.operators.describe.runs import SparkJob
 from tidestate.operators.spark.sources import FileStamps
 from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log import spark_log
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.spark import spark_log
 from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 

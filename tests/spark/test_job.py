@@ -15,9 +15,9 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
 from tidestate import agg, trigger
+from tidestate.recovery.log import spark_log
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import DeliveryId
-from tidestate.recovery.spark import spark_log
 from tidestate.statestore.errors import FencedError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 

@@ -22,7 +22,7 @@ from tests.helpers.recut_roots import Held, Root, check_exact, stream
 from tests.helpers.spark_inputs import write
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.spark.spark_log import load_files
+from tidestate.recovery.log.spark_log import load_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -25,10 +25,10 @@ from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_log import SparkLog, load_files
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark

@@ -26,7 +26,7 @@ from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.reader import divide, read_ranges
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.log.spark_log import SparkLog
 from tidestate.statestore.storage.objects import Objects
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]

@@ -15,8 +15,8 @@ from tidestate.recovery.inspect.rows import operator_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Ids, Manifest, OperatorState, Output, SparkPosition, output_of
 from tidestate.recovery.log.ranges import merged_ranges, missing_ranges
+from tidestate.recovery.log.spark_log import load_files
 from tidestate.recovery.log.summary import time_text
-from tidestate.recovery.spark.spark_log import load_files
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef, Location
 from tidestate.statestore.spec.tables import TableSpec

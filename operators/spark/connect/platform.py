@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidestate.operators.spark.connect.plan_text import source_twice
 from tidestate.operators.spark.connect.relations import separated
 from tidestate.operators.spark.platform import FILE_MANAGER, SPARK_ERRORS, WITHOUT_LINKS, Platform, setting_of
-from tidestate.recovery.spark.spark_log import literal_path
+from tidestate.recovery.log.spark_log import literal_path
 from tidestate.statestore.errors import UsageError
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from tidestate.operators.spark.handles import started
 from tidestate.operators.spark.monitoring import free_query_name, listening
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import read_columns
-from tidestate.recovery.log.spark_files import SPARK_FOLDER
+from tidestate.recovery.log.spark_log import SPARK_FOLDER
 from tidestate.statestore.errors import UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
 

@@ -41,7 +41,7 @@ from tidestate.operators.spark.scan.reader import (
 )
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
-from tidestate.recovery.spark.spark_log import LEGAL, is_data_file, local_file
+from tidestate.recovery.log.spark_log import LEGAL, is_data_file, local_file
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.storage.foreign import REQUESTS, ForeignFiles, bucket_and_key, foreign_files
 from tidestate.statestore.storage.local import is_local

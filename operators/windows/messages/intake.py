@@ -68,8 +68,8 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
     events, refused, reasons = _refused_first(plan, events, watermark)
     accepted, rejected, classes = events, None, Counters()
     if events.num_rows:
-        judged = judge(plan, events, context, event_times(events[plan.input.event_time]))
-        accepted, rejected, classes = judged.accepted, judged.rejected, judged.counters
+        keep, rejected, classes = judge(plan, events, context, event_times(events[plan.input.event_time]))
+        accepted = events if keep is None else events.filter(pa.array(keep))
     if accepted.num_rows:
         moments = event_times(accepted[plan.input.event_time])
         rejected = with_refused(plan, accepted, rejected, classes, context, moments)

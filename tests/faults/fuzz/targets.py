@@ -25,10 +25,9 @@ from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, read_marker
 from tidestate.recovery.log.parts import Parts
 from tidestate.recovery.log.records import BOUNDARIES, decoded, newest_boundary, read_part, read_pins
-from tidestate.recovery.log.spark_files import query_id
+from tidestate.recovery.log.spark_log import SparkLog, load_files
 from tidestate.recovery.log.summary import brief, full
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.recovery.spark.spark_query import read_query
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
@@ -332,7 +331,7 @@ def _type(data: bytes) -> None:
 
 
 SPARK = {
-    "metadata": ("spark/metadata", lambda log: query_id(log.objects)),
+    "metadata": ("spark/metadata", lambda log: log.query_id()),
     "offsets": ("spark/offsets/5", lambda log: (log.offsets(5), log.planned("first", 5))),
     "planned": ("spark/offsets/6", lambda log: log.planned("first", 6)),
     "commits": ("spark/commits/5", lambda log: log.check_commit(5)),

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pyarrow as pa
 
 from tidestate.operators.engine import driver, job, tasks
 from tidestate.operators.engine.delivery import Offers
@@ -131,12 +132,13 @@ def _abandons_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _passes_over_fail() -> Iterator[tuple[Any, str, Any]]:
-    yield job, "check_expectations", lambda _checkpoint, _plans, _answers: None
+    yield job, "check_expectation", lambda *_: None
 
 
 def _filters_stop_time() -> Iterator[tuple[Any, str, Any]]:
-    def timely(_plan: Any, _arrived: Any, _passes: Any, judged: Any, *_: Any) -> tuple[Any, Claims]:
-        return judged.accepted, Claims()
+    def timely(_plan: Any, arrived: Any, passes: Any, keep: Any, *_: Any) -> tuple[Any, Claims]:
+        passing = arrived.filter(pa.array(passes))
+        return passing if keep is None else passing.filter(pa.array(keep)), Claims()
 
     yield classify, "_timely", timely
 

@@ -35,7 +35,7 @@ from tidestate.operators.local.bootstrap import Archive, streams_of
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import DeliveryId
-from tidestate.recovery.spark.spark_log import file_url, local_file
+from tidestate.recovery.log.spark_log import file_url, local_file
 from tidestate.statestore.errors import ConflictError, IncompatibleError, UsageError
 
 

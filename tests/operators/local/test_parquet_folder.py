@@ -28,12 +28,12 @@ from tests.helpers.spark_runs import output
 from tidestate.operators.local.history_files import schema_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.log.spark_log import SparkLog, file_url, load_files
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint
-from tidestate.recovery.spark.spark_log import SparkLog, file_url, load_files
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -16,7 +16,7 @@ from tidestate.operators.spark.scan.batch import InputFiles
 from tidestate.operators.spark.scan.decide import Branch, Condition, DirectScan, FileColumn, PathColumn, PathValue
 from tidestate.operators.spark.scan.folders import NULL, path_values
 from tidestate.operators.spark.scan.reader import FileRange, read_ranges
-from tidestate.recovery.spark.spark_log import file_url
+from tidestate.recovery.log.spark_log import file_url
 
 
 def value_of(folder: str, kind: str) -> PathValue:

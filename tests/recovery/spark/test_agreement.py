@@ -27,11 +27,7 @@ from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.repair import plan_resync, resync
-from tidestate.recovery.moves.reset import reset_to
-from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish_checkpoint
-from tidestate.recovery.spark.spark_log import (
+from tidestate.recovery.log.spark_log import (
     NOTHING,
     KnownFiles,
     folded_every,
@@ -40,6 +36,10 @@ from tidestate.recovery.spark.spark_log import (
     read_of,
     with_files,
 )
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import plan_resync, resync
+from tidestate.recovery.moves.reset import reset_to
+from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish_checkpoint
 from tidestate.statestore.errors import IncompatibleError
 
 FILES = ["metadata", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N - 1, N, N + 1)), f"commits/{N}"]

@@ -19,8 +19,8 @@ from tests.helpers.torn_files import empty
 from tidestate.recovery.inspect.verify import _spark, spark_findings
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.spark_log import SparkLog
 from tidestate.recovery.moves.repair import resync
-from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 

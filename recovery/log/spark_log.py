@@ -17,6 +17,7 @@ import math
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,26 +39,21 @@ from tidestate.recovery.log.manifest import (
     misleads_spark,
     spark_number,
 )
-from tidestate.recovery.log.spark_files import (
-    SPARK_FOLDER,
-    UNREADABLE,
-    garbled,
-    lost,
-    newest,
-    query_id,
-    read_file,
-    unusable,
-)
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import damaged, read_verified
 from tidestate.statestore.storage.objects import Objects, put_all
 
+SPARK_FOLDER = "spark"
+"""The folder of a root that is Spark's own checkpoint of the query."""
+UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What is raised where JSON is not of the expected form."""
 NOTHING_READ = "-"
 """What Spark writes for a source that it has not read yet."""
 _VERSION = re.compile(r"v[0-9]{1,9}")
 _COMPACT = ".compact"
+_HADOOP_SUMS = b"crc\x00"
 
 
 class _Entry(msgspec.Struct):
@@ -75,6 +71,52 @@ class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _ENTRY, _LOG_OFFSET = msgspec.json.Decoder(_Entry), msgspec.json.Decoder(_LogOffset)
+
+
+def read_file(objects: Objects, path: str) -> bytes:
+    """All bytes of a file. Raises `CorruptionError` if they do not match Hadoop's checksums."""
+    data = objects.read(path)
+    if objects.atomic_create == "link":  # Hadoop writes them for local files alone
+        folder, _, name = path.rpartition("/")
+        with suppress(NotFoundError):
+            if not _fits(data, objects.read(f"{folder}/.{name}.crc")):
+                raise unusable(path, "it does not match its checksums")
+    return data
+
+
+def _fits(data: bytes, sums: bytes) -> bool:
+    """Whether bytes match Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. As in Hadoop, a damaged
+    header is ignored and damaged sums are an error.
+    """
+    if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
+        return True
+    size = int.from_bytes(sums[4:8], "big")
+    if size <= 0:
+        return False
+    expected = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
+    return sums[8 : 8 + 4 * len(expected)] == b"".join(expected)
+
+
+def garbled(path: str, data: bytes) -> CorruptionError:
+    """The error for a file whose bytes are not what Spark writes."""
+    if not data:
+        return unusable(path, "it is empty")
+    return unusable(path, "it is truncated or garbled" if data.strip(b"\x00") else "it is full of zeros")
+
+
+def lost(path: str) -> CorruptionError:
+    """The error for a file that is missing."""
+    return unusable(path, "it is gone")
+
+
+def unusable(path: str, why: str) -> CorruptionError:
+    """The error for a file that cannot be trusted."""
+    return CorruptionError(
+        f"a file of spark's checkpoint cannot be used ({why}): rewrite it with tidestate repair ROOT --resync-spark",
+        code="spark-log-damaged",
+        path=path,
+        why=why,
+    )
 
 
 @dataclass(frozen=True)
@@ -98,11 +140,24 @@ class SparkLog:
 
     def query_id(self) -> str | None:
         """Spark's query id, None before Spark has a checkpoint."""
-        return query_id(self.objects, self.folder)
+        path = f"{self.folder}/metadata"
+        try:
+            data = read_file(self.objects, path)
+        except NotFoundError:
+            return None
+        try:
+            query_id = json.loads(data)["id"]
+            if not isinstance(query_id, str):
+                raise TypeError("the id is not text")
+            query_id.encode()  # half a character passes as JSON
+        except UNREADABLE:
+            raise garbled(path, data) from None
+        return query_id
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        return newest(self.objects, f"{self.folder}/{log}")
+        numbers = map(spark_number, self.objects.names(f"{self.folder}/{log}"))
+        return max((number for number in numbers if number is not None), default=None)
 
     def has_torn_plan(self) -> bool:
         """Whether Spark died while it wrote its first plan: no query of Spark 4.1 starts over what that leaves."""

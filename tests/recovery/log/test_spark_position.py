@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.spark.spark_log import check_follows, check_same
+from tidestate.recovery.log.spark_log import check_follows, check_same
 from tidestate.statestore.errors import IncompatibleError
 
 DONE = SparkPosition("query", 4, ("3", "30"), ("4", "40"), {"0": ("/in/4.parquet 7",)})
