@@ -6,7 +6,7 @@ contain no pickled objects; the manifest has the name and version that you give,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -200,16 +200,22 @@ def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.boo
 
 
 def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
-    """The table that a function returned, as state columns. Raises `UsageError` if it does not fit."""
-    wanted = pa.schema([pa.field(name, kind) for name, kind in own.keeps])
-    facts = {"accumulation": own.name, "step": step}
+    return checked_state(found, rows, own.keeps, accumulation=own.name, step=step)
+
+
+def checked_state(found: Any, rows: int, state: Sequence[tuple[str, pa.DataType]], **facts: str) -> pa.Table:
+    """The table that a function of the user's returned for so many ``rows``, as columns of the ``state``. ``facts``
+    of the function are part of the errors. Raises `UsageError` (``own-function``) if it does not fit.
+    """
+    wanted = pa.schema(state)
     if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
+        is_table = isinstance(found, pa.Table)
         raise UsageError(
             "lift and merge must return an Arrow table with the columns of the state, and as many rows as they "
             "were given",
             code="own-function",
             expected=f"{rows} rows of {', '.join(wanted.names)}",
-            found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if _is_table(found) else repr(found),
+            found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if is_table else repr(found),
             **facts,
         )
     try:
@@ -218,10 +224,6 @@ def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
         raise UsageError(
             f"the state does not have the declared types ({error})", code="own-function", **facts
         ) from None
-
-
-def _is_table(found: Any) -> bool:
-    return isinstance(found, pa.Table)
 
 
 def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, without_nulls
+from tidestate.operators.aggregates.custom import (
+    Lift,
+    MergeFunction,
+    ResultFunction,
+    checked_state,
+    without_nulls,
+)
 from tidestate.operators.aggregates.functions import accumulate
 from tidestate.operators.aggregates.of_rows import RowCondition
 from tidestate.operators.describe.sides import SIDE
@@ -120,26 +126,9 @@ class _BySide:
             of_side = pc.equal(events[SIDE], side)
             rows, valid = without_nulls(events.select([SIDE, *columns]).filter(of_side))
             if rows.num_rows:
-                parts.append(self._checked(side, lift(rows.select(columns)), rows.num_rows))
+                found, facts = lift(rows.select(columns)), {"accumulation": self.name, "step": f"lift_{side}"}
+                parts.append(checked_state(found, rows.num_rows, self.state, **facts))
                 places[np.flatnonzero(np.asarray(of_side))[valid]] = lifted + np.arange(rows.num_rows)
                 lifted += rows.num_rows
         # Back into the order of the events; rows of no lift, or with nulls, have no state.
         return pa.concat_tables(parts).take(pa.array(places, mask=places < 0))
-
-    def _checked(self, side: str, found: Any, rows: int) -> pa.Table:
-        """What a lift returned. Raises `UsageError` where it is no state."""
-        wanted, facts = pa.schema(self.state), {"accumulation": self.name, "step": f"lift_{side}"}
-        if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
-            raise UsageError(
-                "a lift must return an Arrow table with the columns of the state, and as many rows as it was given",
-                code="own-function",
-                expected=f"{rows} rows of {', '.join(wanted.names)}",
-                found=repr(type(found)),
-                **facts,
-            )
-        try:
-            return found.select(wanted.names).cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise UsageError(
-                f"the state does not have the declared types ({error})", code="own-function", **facts
-            ) from None

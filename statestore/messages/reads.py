@@ -254,10 +254,11 @@ def _request(
         if given is not None:
             _check(len(given) == len(columns) > 0, "give one value for each of these columns", columns)
             wanted |= dict(zip(columns, given, strict=True))
-    return _one_request(tables, wanted)
+    return request_row(tables, wanted)
 
 
-def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
+def request_row(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
+    """A request with these values, by the names of columns and bounds. Raises `UsageError` (``message-range``)."""
     columns = {}
     for name, value in wanted.items():
         kind = pa.int64() if value is None or isinstance(value, int) else _type_of(tables, name)
