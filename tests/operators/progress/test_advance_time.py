@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.advance_time import Row, ctis, run, table
+from tests.helpers.advance_time import Row, advance_time, ctis, generation, run, table
 from tidestate.operators.progress.advance_time import ADVANCE_REASONS, Advance, Advanced, advance, finish, lifetimes
-from tidestate.operators.progress.cti_settings import advance_time, effective_settings, generation
+from tidestate.operators.progress.cti_settings import effective_settings
 from tidestate.operators.progress.watermarks import END_US, LAST_US
 from tidestate.statestore.errors import UsageError
 
