@@ -126,8 +126,8 @@ class _BySide:
             of_side = pc.equal(events[SIDE], side)
             rows, valid = without_nulls(events.select([SIDE, *columns]).filter(of_side))
             if rows.num_rows:
-                found, facts = lift(rows.select(columns)), {"accumulation": self.name, "step": f"lift_{side}"}
-                parts.append(checked_state(found, rows.num_rows, self.state, **facts))
+                result, facts = lift(rows.select(columns)), {"accumulation": self.name, "step": f"lift_{side}"}
+                parts.append(checked_state(result, rows.num_rows, self.state, **facts))
                 places[np.flatnonzero(np.asarray(of_side))[valid]] = lifted + np.arange(rows.num_rows)
                 lifted += rows.num_rows
         # Back into the order of the events; rows of no lift, or with nulls, have no state.
