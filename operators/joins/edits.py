@@ -82,7 +82,8 @@ def _place(moment: Moment) -> int:
 
 def row_keys(plan: JoinTables, names: list[str], key: Any) -> RowKeys:
     """The values of these key columns of a join. Raises `UsageError` (``window-key``)."""
-    values = key_values(key, {name: plan.sides[RIGHT].schema.field(plan.kept[name]).type for name in names})
+    kinds = {name: plan.sides[RIGHT].schema.field(plan.kept[name]).type for name in names}
+    values = key_values(key, kinds, "this join has no key")
     return {plan.kept[name]: values[name] for name in names if name in values}
 
 

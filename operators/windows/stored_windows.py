@@ -82,20 +82,21 @@ def asked_for(
     if wrong := sorted(set(values or ()) - set(there)):
         raise missing_columns("the windows have no such result", wrong, there, code="read-column")
     types = {column.name: column.arrow for column in plan.input.key_specs}
-    keys = key_values(key, types)
+    keys = key_values(key, types, "these windows have no key")
     return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))
 
 
-def key_values(key: Any, types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:
+def key_values(key: Any, types: Mapping[str, pa.DataType], keyless: str) -> dict[str, pa.Scalar]:
     """The values of a ``key`` of columns of these ``types``: a value, a tuple if it has several columns, or some of
-    its columns with their values; None is no key. Raises `UsageError` (``window-key``).
+    its columns with their values; None is no key. Raises `UsageError` (``window-key``): ``keyless`` for a key where
+    there are no columns.
     """
     names = list(types)
     values = {} if key is None else key
     if not isinstance(values, Mapping):
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(names):
-            reason = "give one value for each column of the key" if names else "there is no key: remove key="
+            reason = "give one value for each column of the key" if names else keyless
             raise UsageError(reason, code="window-key", columns=names, found=len(parts))
         values = dict(zip(names, parts, strict=True))
     if wrong := sorted(set(values) - set(names)):
