@@ -166,6 +166,21 @@ class BoundAggregate(ABC):
         )
 
 
+@dataclass(frozen=True)
+class BoundOver(BoundAggregate):
+    """An aggregate around another, ``inner``: it needs the same of readers, and has results of the same type."""
+
+    inner: BoundAggregate
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.inner.needs
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return self.inner.result_type
+
+
 def bind(name: str, aggregate: Aggregate, schema: pa.Schema, event_time: str = "") -> BoundAggregate:
     """Bind an aggregate to the input's schema. Raises `UsageError` with the column."""
     return aggregate.bind(name, schema, event_time)

@@ -6,7 +6,7 @@ contain no pickled objects; the manifest has the name and version that you give,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -152,8 +152,8 @@ class BoundAccumulation(BoundAggregate):
         there = _something(states)
         if not there.all():
             return _spread(self, partials, there)
-        found = self.own.call("result", states.rename_columns([name for name, _ in self.own.keeps]))
-        return _answer(self.own.name, found, partials.num_rows, self.result_type)
+        results = self.own.call("result", states.rename_columns([name for name, _ in self.own.keeps]))
+        return _answer(self.own.name, results, partials.num_rows, self.result_type)
 
 
 def without_nulls(rows: pa.Table) -> tuple[pa.Table, Flags]:
@@ -199,42 +199,44 @@ def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.boo
     return results
 
 
-def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
-    """The table that a function returned, as state columns. Raises `UsageError` if it does not fit."""
-    wanted = pa.schema([pa.field(name, kind) for name, kind in own.keeps])
-    facts = {"accumulation": own.name, "step": step}
-    if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
+def _checked(own: Accumulate, step: str, result: Any, rows: int) -> pa.Table:
+    return checked_state(result, rows, own.keeps, accumulation=own.name, step=step)
+
+
+def checked_state(result: Any, rows: int, state: Sequence[tuple[str, pa.DataType]], **facts: str) -> pa.Table:
+    """The table that a function of the user's returned for so many ``rows``, as columns of the ``state``. ``facts``
+    of the function are part of the errors. Raises `UsageError` (``own-function``) if it does not fit.
+    """
+    schema = pa.schema(state)
+    if not isinstance(result, pa.Table) or result.num_rows != rows or set(schema.names) - set(result.column_names):
+        is_table = isinstance(result, pa.Table)
         raise UsageError(
             "lift and merge must return an Arrow table with the columns of the state, and as many rows as they "
             "were given",
             code="own-function",
-            expected=f"{rows} rows of {', '.join(wanted.names)}",
-            found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if _is_table(found) else repr(found),
+            expected=f"{rows} rows of {', '.join(schema.names)}",
+            found=f"{result.num_rows} rows of {', '.join(result.column_names)}" if is_table else repr(result),
             **facts,
         )
     try:
-        return found.select(wanted.names).cast(wanted)
+        return result.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
             f"the state does not have the declared types ({error})", code="own-function", **facts
         ) from None
 
 
-def _is_table(found: Any) -> bool:
-    return isinstance(found, pa.Table)
-
-
-def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
-    if not isinstance(found, (pa.Array, pa.ChunkedArray)) or len(found) != rows:
+def _answer(name: str, result: Any, rows: int, kind: pa.DataType) -> Values:
+    if not isinstance(result, (pa.Array, pa.ChunkedArray)) or len(result) != rows:
         raise UsageError(
             "the result must be an Arrow array with one value for each window",
             code="own-function",
             name=name,
             expected=rows,
-            found=len(found) if isinstance(found, (pa.Array, pa.ChunkedArray)) else repr(found),
+            found=len(result) if isinstance(result, (pa.Array, pa.ChunkedArray)) else repr(result),
         )
     try:
-        return found.cast(kind)
+        return result.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
             f"the result does not have the declared type ({error})", code="own-function", name=name
@@ -307,8 +309,8 @@ class BoundRows(BoundAggregate):
         columns = [flat(partials[column.name])[0] for column in self.state]
         rows = pa.table(columns, names=list(self.own.reads))
         if not self.own.per_group:
-            found = self.own.call("apply", rows.add_column(0, "group", pa.array(owners)))
-            return _answer(self.own.name, found, partials.num_rows, self.result_type)
+            results = self.own.call("apply", rows.add_column(0, "group", pa.array(owners)))
+            return _answer(self.own.name, results, partials.num_rows, self.result_type)
         lengths = values_per_row(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
         return _values(self.own, [self.own.call("apply", rows.slice(first, count)) for first, count in pairs])

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Partial
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, BoundOver, Partial
 from tidestate.operators.aggregates.custom import spread
 from tidestate.operators.expressions.binding import BoundExpression, Zones, bind_condition, bind_expression
 from tidestate.operators.expressions.printing import expression_text
@@ -101,15 +101,10 @@ def expressions_of(name: str, aggregate: Aggregate, types: pa.Schema, zones: Zon
 
 
 @dataclass(frozen=True)
-class BoundExpressed(BoundAggregate):
+class BoundExpressed(BoundOver):
     """State: that of the aggregate of columns, ``inner``, which sees the rows that take part alone."""
 
-    inner: BoundAggregate
     expressions: Expressions
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.inner.needs
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -118,10 +113,6 @@ class BoundExpressed(BoundAggregate):
     @property
     def groups(self) -> tuple[Group, ...]:
         return self.inner.groups
-
-    @property
-    def result_type(self) -> pa.DataType:
-        return self.inner.result_type
 
     @property
     def stores_result(self) -> bool:

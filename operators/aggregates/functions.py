@@ -8,7 +8,7 @@ which that is false or null takes no part: it is as if it were not there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,13 +17,8 @@ from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.arithmetic import Plain, Variance
 from tidestate.operators.aggregates.collection import Interpolation, ListAggregate, Quantile
 from tidestate.operators.aggregates.custom import (
-    Accumulate,
     ApplyRows,
     Functions,
-    Lift,
-    MergeFunction,
-    ResultFunction,
-    declared_type,
     name_of_function,
     result_type_of,
 )
@@ -260,42 +255,6 @@ def _size(name: str, size: int, least: int, most: int) -> int:
     if not least <= size <= most:
         raise UsageError(f"{name}= must be between {least} and {most}", code="aggregate-option", found=repr(size))
     return size
-
-
-@checked
-def accumulate(
-    *,
-    name: str,
-    columns: Sequence[str],
-    state: Mapping[str, pa.DataType],
-    lift: Lift,
-    merge: MergeFunction,
-    result: ResultFunction,
-    result_type: pa.DataType,
-    version: int = 1,
-    where: RowCondition = None,
-) -> Aggregate:
-    """An aggregate of the user's own functions over the rows of one stream. Users call
-    `tidestate.operators.describe.merge_accumulation.accumulation`, which explains them and knows streams that are
-    merged. Raises `UsageError` (``aggregate-option``) without columns or without state.
-    """
-    keeps = tuple((column, declared_type(kind)) for column, kind in state.items())
-    if not keeps or not columns:
-        raise UsageError(
-            "an accumulation needs at least one column to read and one column of state",
-            code="aggregate-option",
-            name=name,
-        )
-    return Accumulate(
-        function="accumulate",
-        name=name,
-        version=version,
-        reads=tuple(columns),
-        keeps=keeps,
-        result_type=result_type_of(result_type),
-        functions=Functions(lift=lift, merge=merge, result=result),
-        **fields_of_rows(None, where),
-    )
 
 
 @checked

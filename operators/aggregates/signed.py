@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, ones
+from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, BoundOver, ones
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.derived_results import BoundDerived
 from tidestate.statestore.arrays import Flags, Numbers, Values
@@ -51,24 +51,15 @@ def linear(bound: BoundAggregate) -> bool:
 
 
 @dataclass(frozen=True)
-class BoundDifference(BoundAggregate):
+class BoundDifference(BoundOver):
     """State: that of the aggregate, which can be subtracted from; for a sum also the number of its values."""
 
-    inner: BoundAggregate
     adds_up: bool
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.inner.needs
 
     @property
     def state(self) -> tuple[Column, ...]:
         number = Column(f"{self.name}_count", "int64", "count", "sum")
         return (*self.inner.state, number) if self._counts else self.inner.state
-
-    @property
-    def result_type(self) -> pa.DataType:
-        return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
         sign = pa.array(signs(events))
@@ -98,14 +89,8 @@ class BoundDifference(BoundAggregate):
 
 
 @dataclass(frozen=True)
-class BoundNet(BoundAggregate):
+class BoundNet(BoundOver):
     """State: the partial of each row, with its sign, in the order of arrival; without retracted rows."""
-
-    inner: BoundAggregate
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return self.inner.needs
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -114,10 +99,6 @@ class BoundNet(BoundAggregate):
     @property
     def groups(self) -> tuple[Group, ...]:
         return (Group((self.state[0].name,), CANCEL),)
-
-    @property
-    def result_type(self) -> pa.DataType:
-        return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
         columns = [pa.array(signs(events), pa.int8()), *(whole(column) for column in self.inner.lift(events))]

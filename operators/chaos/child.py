@@ -18,7 +18,7 @@ from tidestate.operators.chaos.injection import FaultySink, injected
 from tidestate.operators.chaos.inputs import batches_of
 from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
 from tidestate.operators.chaos.watched_sink import WatchedSink, takes_all
-from tidestate.operators.inspect.scan import scan_panes
+from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.operators.local.bootstrap import load_job, load_object
 from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ def _read(start: ChildStart, _notes: Notes) -> None:
 
 def _net(root: Path, operator: str) -> pa.Table:
     """The net of the panes of an output, without what the cut decides."""
-    rows = scan_panes(root, net=True, operator=operator).to_table()
+    rows = panes_of_root(root, net=True, operator=operator).dataset().to_table()
     return rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
 
 

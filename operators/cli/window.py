@@ -14,8 +14,7 @@ from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     from tidestate.operators.inspect.query import Query
-    from tidestate.operators.root.window_edits import EditPlan
-    from tidestate.recovery.log.checkpoint import Checkpoint
+    from tidestate.operators.root.window_edits import Editable, EditPlan
 
 window_command = typer.Typer(add_completion=False)
 WINDOW_OPTIONS = {
@@ -87,6 +86,7 @@ def edit_window(
     emit nothing more, and put takes another end of a session.
     """
     from tidestate.operators.inspect.query import query
+    from tidestate.operators.root.window_edits import Editable
     from tidestate.recovery.cli.plans import print_plan
     from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -100,9 +100,7 @@ def edit_window(
             if action is WindowAction.get:
                 _print_row(state, window, keys, side, as_json)
                 return
-            plan = _plan(
-                checkpoint, action, content, state, operator=operator, window=window, key=keys, side=side, force=force
-            )
+            plan = _plan(Editable.of(checkpoint, operator, side, force=force), action, content, state, window, keys)
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
 
@@ -127,27 +125,23 @@ def _check_side(source: Query, side: str | None) -> None:
 
 
 def _plan(
-    checkpoint: Checkpoint,
+    editable: Editable,
     action: WindowAction,
     content: tuple[int | None, list[str] | None, list[str] | None],
     source: Query,
-    *,
-    operator: str | None,
     window: tuple[int | None, int | None],
     key: dict[str, Any] | None,
-    side: str | None,
-    force: bool,
 ) -> EditPlan:
     from tidestate.operators.root.window_edits import EditPlan
     from tidestate.operators.windows.messages.edits import WindowContent
 
     if action is WindowAction.delete:
-        return EditPlan.of_delete(checkpoint, operator, window, key, side=side, force=force)
+        return EditPlan.of_delete(editable, window, key)
     if action is WindowAction.retire:
-        return EditPlan.of_retire(checkpoint, operator, window, key, side=side, force=force)
+        return EditPlan.of_retire(editable, window, key)
     events, values, offsets = content
     put = WindowContent(events, _typed_values(source, values), _typed_offsets(source, offsets))
-    return EditPlan.of_put(checkpoint, operator, window, key, put, side=side, force=force)
+    return EditPlan.of_put(editable, window, key, put)
 
 
 def _places(source: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:

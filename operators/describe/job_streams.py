@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -73,10 +73,7 @@ class JobStreams:
             if len(names) > 1 and not self._travels:
                 raise UsageError("give one table for each stream, by name", code="streams", streams=list(names))
             return as_table(batch, self.time_zone)
-        if strange := sorted(set(batch) - set(names)):
-            raise UsageError(
-                "no operator reads these streams: remove them", code="streams", found=strange, streams=list(names)
-            )
+        check_streams_read(batch, names)
         if not batch and len(names) == 1:
             raise UsageError("a batch must have the rows of the stream", code="streams", streams=list(names))
         tables = {names[name]: as_table(rows, self.time_zone) for name, rows in batch.items()}
@@ -95,3 +92,11 @@ class JobStreams:
                 )
             self.packed = description.sides.schema({side: tables[side].schema for side in description.sides.names})
         return description.rows(self.packed, None, **tables)
+
+
+def check_streams_read(named: Iterable[str], streams: Collection[str]) -> None:
+    """Raise `UsageError` (``streams``) unless all that are ``named`` are among the ``streams`` that the job reads."""
+    if strange := sorted(set(named) - set(streams)):
+        raise UsageError(
+            "no operator reads these streams: remove them", code="streams", found=strange, streams=list(streams)
+        )

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, without_nulls
-from tidestate.operators.aggregates.functions import accumulate
-from tidestate.operators.aggregates.of_rows import RowCondition
+from tidestate.operators.aggregates.custom import (
+    Accumulate,
+    Functions,
+    Lift,
+    MergeFunction,
+    ResultFunction,
+    checked_state,
+    declared_type,
+    result_type_of,
+    without_nulls,
+)
+from tidestate.operators.aggregates.of_rows import RowCondition, fields_of_rows
 from tidestate.operators.describe.sides import SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
+
+_State = tuple[tuple[str, pa.DataType], ...]
 
 
 @partial(checked, name="accumulate")
@@ -47,38 +58,36 @@ def accumulation(
     ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
     process that reads the state must import the module that calls this, see `register_combiner`.
     """
+    keeps = tuple((column, declared_type(kind)) for column, kind in state.items())
+    if not keeps or not columns:
+        raise UsageError(
+            "an accumulation needs at least one column to read and one column of state",
+            code="aggregate-option",
+            name=name,
+        )
     if isinstance(columns, Mapping) and isinstance(lift, Mapping):
-        return accumulate_by_side(name, columns, state, lift, merge, result, result_type, version, where)
+        columns, lift = _by_side(name, columns, keeps, lift)
     if isinstance(columns, Mapping) or isinstance(lift, Mapping):
         raise UsageError(
             "give both columns and lift for one stream, or both by side", code="aggregate-option", name=name
         )
-    return accumulate(
+    return Accumulate(
+        function="accumulate",
         name=name,
-        columns=columns,
-        state=state,
-        lift=lift,
-        merge=merge,
-        result=result,
-        result_type=result_type,
         version=version,
-        where=where,
+        reads=tuple(columns),
+        keeps=keeps,
+        result_type=result_type_of(result_type),
+        functions=Functions(lift=lift, merge=merge, result=result),
+        **fields_of_rows(None, where),
     )
 
 
-def accumulate_by_side(
-    name: str,
-    columns: Mapping[str, Sequence[str]],
-    state: Mapping[str, pa.DataType],
-    lifts: Mapping[str, Lift],
-    merge: MergeFunction,
-    result: ResultFunction,
-    result_type: pa.DataType,
-    version: int,
-    where: RowCondition = None,
-) -> Aggregate:
-    """As `accumulate`, with the columns and the lift of each side. Raises `UsageError` for a side that has one alone,
-    and for columns that are no list.
+def _by_side(
+    name: str, columns: Mapping[str, Sequence[str]], state: _State, lifts: Mapping[str, Lift]
+) -> tuple[list[str], _BySide]:
+    """The columns and the lift of all sides together. Raises `UsageError` for a side that has one of both alone, and
+    for columns that are no list.
     """
     if any(isinstance(names, str) or not names for names in columns.values()) or columns.keys() != lifts.keys():
         raise UsageError(
@@ -87,19 +96,9 @@ def accumulate_by_side(
             name=name,
             sides=[*lifts],
         )
-    fields = tuple((column, kind) for column, kind in state.items())
     by_side = tuple((side, tuple(columns[side]), lift) for side, lift in lifts.items())
-    return accumulate(
-        name=name,
-        columns=list(dict.fromkeys([SIDE, *(column for _, names, _ in by_side for column in names)])),
-        state=state,
-        lift=_BySide(name, fields, by_side),
-        merge=merge,
-        result=result,
-        result_type=result_type,
-        version=version,
-        where=where,
-    )
+    names = dict.fromkeys([SIDE, *(column for _, names, _ in by_side for column in names)])
+    return list(names), _BySide(name, state, by_side)
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class _BySide:
     """Rows of both sides as state, in their order."""
 
     name: str
-    state: tuple[tuple[str, pa.DataType], ...]
+    state: _State
     lifts: tuple[tuple[str, tuple[str, ...], Lift], ...]
 
     takes_nulls: ClassVar[bool] = True
@@ -120,26 +119,9 @@ class _BySide:
             of_side = pc.equal(events[SIDE], side)
             rows, valid = without_nulls(events.select([SIDE, *columns]).filter(of_side))
             if rows.num_rows:
-                parts.append(self._checked(side, lift(rows.select(columns)), rows.num_rows))
+                result, facts = lift(rows.select(columns)), {"accumulation": self.name, "step": f"lift_{side}"}
+                parts.append(checked_state(result, rows.num_rows, self.state, **facts))
                 places[np.flatnonzero(np.asarray(of_side))[valid]] = lifted + np.arange(rows.num_rows)
                 lifted += rows.num_rows
         # Back into the order of the events; rows of no lift, or with nulls, have no state.
         return pa.concat_tables(parts).take(pa.array(places, mask=places < 0))
-
-    def _checked(self, side: str, found: Any, rows: int) -> pa.Table:
-        """What a lift returned. Raises `UsageError` where it is no state."""
-        wanted, facts = pa.schema(self.state), {"accumulation": self.name, "step": f"lift_{side}"}
-        if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
-            raise UsageError(
-                "a lift must return an Arrow table with the columns of the state, and as many rows as it was given",
-                code="own-function",
-                expected=f"{rows} rows of {', '.join(wanted.names)}",
-                found=repr(type(found)),
-                **facts,
-            )
-        try:
-            return found.select(wanted.names).cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise UsageError(
-                f"the state does not have the declared types ({error})", code="own-function", **facts
-            ) from None

@@ -21,7 +21,7 @@ from tidestate.operators.describe.runs import PENDING_LIMIT, JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.embedded.operator import EmbeddedOperator
+from tidestate.operators.embedded.operator import EmbeddedOperator, not_by_hand
 from tidestate.operators.embedded.queries import (
     known_offsets,
     latest_start,
@@ -272,12 +272,7 @@ def bind_join_operator(
     zones = installed_zones(description, fallback)
     plan = bind_plan(description, description.schema(left, right), zones=zones) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
-        raise UsageError(
-            "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run "
-            "others in this process with .standalone(checkpoint=…)",
-            code="operator-window",
-            found=type(description).__name__,
-        )
+        raise not_by_hand(description)
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
             "a join that is fed by hand identifies messages by their offsets: name the column, stream(offset=…)",

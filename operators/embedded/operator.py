@@ -497,6 +497,16 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         return EmbeddedState(self._job.progress[self._plan.name], self._job.head.processing_us)
 
 
+def not_by_hand(description: object) -> UsageError:
+    """The error for a description that is not fed by hand."""
+    return UsageError(
+        "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run others in "
+        "this process with .standalone(checkpoint=…)",
+        code="operator-window",
+        found=type(description).__name__,
+    )
+
+
 def _checked_limit(pending_limit: int | None) -> int | None:
     """Raises `UsageError` (``pending-limit``) for what is no whole number of at least 0."""
     is_integer = isinstance(pending_limit, int) and not isinstance(pending_limit, bool)

@@ -23,7 +23,7 @@ from tidestate.operators.windows.stored_windows import EVENTS, partitions_of, va
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError, expect
-from tidestate.statestore.messages.reads import get_messages, scan_messages
+from tidestate.statestore.messages.reads import get_messages, request_row, scan_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
@@ -247,7 +247,7 @@ def sessions_over(
         parts = [part.select([*names, START, END]) for part in view[ENDS].scan(key_range(first))]
     else:
         values = _values(_public(names), key, "these sessions have no key: remove key=")
-        asked = pa.table({name: _one(tables, name, value) for name, value in zip(names, values, strict=True)})
+        asked = request_row(tables, dict(zip(names, values, strict=True)))
         parts = [view[SESSIONS].ranges(asked).rows.select([*names, START, END])]
     keys = [tables.schema.field(name) for name in names]
     bounds = [pa.field(name, pa.int64()) for name in (START, END)]
@@ -283,16 +283,6 @@ def _by_window(windows: Mapping[str, Values], events: Values, each: pa.Table) ->
     offsets = nested_offsets(rows["__origin"], rows["__first"], rows["__last"], lengths)
     ours = [f"{name}_" if name in windows else name for name in (EVENTS, OFFSETS)]
     return made.append_column("__offsets", offsets).rename_columns([*windows, *ours])
-
-
-def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
-    kind = tables.schema.field(name).type
-    try:
-        return pa.array([value], kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(
-            f"the value does not fit the type of its column ({error})", code="message-range", column=name
-        ) from None
 
 
 def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) -> tuple[Any, ...]:

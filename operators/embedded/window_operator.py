@@ -23,7 +23,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import PENDING_LIMIT, Batch, JobHook, several
 from tidestate.operators.describe.windowed import KnownMessages, Merge, Windowed
-from tidestate.operators.embedded.operator import EmbeddedOperator
+from tidestate.operators.embedded.operator import EmbeddedOperator, not_by_hand
 from tidestate.operators.embedded.queries import latest_start, message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.kept_zones import kept_rules
@@ -336,12 +336,7 @@ def _with_messages(
 ) -> Windowed:
     """The description with its messages known by these columns, unless it names some itself. Raises `UsageError`."""
     if not isinstance(description, Windowed):
-        raise UsageError(
-            "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run "
-            "others in this process with .standalone(checkpoint=…)",
-            code="operator-window",
-            found=type(description).__name__,
-        )
+        raise not_by_hand(description)
     if description.known is None:
         identity = (origin, offset) if origin else (offset,)
         named = with_messages(description, identity, None, layout, equal)

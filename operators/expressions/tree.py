@@ -109,11 +109,6 @@ def columns_needed(tree: ExprNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node.name for node in nodes_of(tree) if isinstance(node, ColumnNode)))
 
 
-def zones_of(tree: ExprNode) -> tuple[str, ...]:
-    """The time zones that a tree names, each once."""
-    return tuple(dict.fromkeys(node.zone for node in nodes_of(tree) if isinstance(node, CallNode) and node.zone))
-
-
 def stored_tree(tree: ExprNode) -> dict[str, Any]:
     """A tree as plain values, for a configuration."""
     plain: dict[str, Any] = msgspec.json.decode(_CALL.encode(tree))

@@ -52,13 +52,13 @@ from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.stored_windows import Asked, asked_for, partitions_of
 from tidestate.operators.windows.tables import aggregates_of
-from tidestate.recovery.inspect.rows import value_of_text
+from tidestate.recovery.inspect.rows import operator_of, value_of_text
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
-from tidestate.statestore.errors import NotFoundError, UsageError, of_type
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, MessageTables
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
@@ -441,15 +441,7 @@ def query(
     """
     folder = root if isinstance(root, Checkpoint) else Checkpoint.open(root)
     manifest = head_at(folder, checkpoint).manifest
-    name = operator if operator is not None else next(reversed(manifest.operators))
-    if name not in manifest.operators:
-        raise NotFoundError(
-            "unknown operator: choose one of those listed",
-            code="no-such-operator",
-            found=name,
-            there=sorted(manifest.operators),
-        )
-    state = manifest.operators[name]
+    name, state = operator_of(manifest, operator)
     plan = None if description is None else _described(name, manifest, description, schema)
     store = Parquet(budget_bytes=budget_bytes)
     return Query(folder, manifest.id, name, state, plan, store, drained=manifest.drained)

@@ -1,7 +1,7 @@
 """The output and the state of a job as tables, for any program that reads Arrow: DuckDB, Polars, pandas, Spark.
 
-Read-only: nothing is fenced or written, so it may be asked while the job runs. Making a dataset reads manifests, one
-footer of each run, and for the net of many panes a footer of each file. Rows are read when the dataset is: only the
+Read-only: nothing is fenced or written, so it may be asked while the job runs. Making a scan reads manifests, one
+footer of each run, and for the net of many panes a footer of each file. Rows are read when its dataset is: only the
 columns and parts that the reader asks for, each file checked before a row of it is returned.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-
-import pyarrow.dataset as ds
 
 from tidestate.operators.inspect.net import check_net, marks_retractions, net_scan
 from tidestate.operators.inspect.plan_from_manifest import output_columns_of, plan_of
@@ -25,17 +23,15 @@ from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, checkpoint_at, head_at
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
 
 ScanRoot = str | os.PathLike[str] | Checkpoint
 
 
-@checked
-def scan_panes(
+def panes_of_root(
     root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False, operator: str | None = None
-) -> ds.Dataset:
+) -> RowScan:
     """The panes that the job has emitted up to a checkpoint, in order, with the ``checkpoint`` of each as a column.
 
     ``checkpoint``: its id, or a time for the newest created by then; by default the newest. Its panes are those that
@@ -49,64 +45,6 @@ def scan_panes(
     Raises `NotFoundError` for a root or a checkpoint that is not there, and `UsageError` (``net-panes``) for the net
     of a job whose panes are parts of results.
     """
-    return panes_of_root(root, checkpoint, net=net, operator=operator).dataset()
-
-
-@checked
-def scan_late(root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None) -> ds.Dataset:
-    """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark at
-    that time, and the ``checkpoint``. Arguments and errors as of `scan_panes`.
-    """
-    return late_of_root(root, checkpoint, operator).dataset()
-
-
-@checked
-def scan_state(
-    root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None, table: str | None = None
-) -> ds.Dataset:
-    """A state table as it is stored, by default the first one of the last operator: see ``query(root).tables``.
-
-    By state partition, in key order within each. A filter on the first column of the key skips the ranges of large
-    partitions, and whole partitions of a table that expires by that column. Memory: a range of keys, of several parts
-    at a time, each about 32 MB or a partition that has less.
-    """
-    return state_of_root(root, checkpoint, operator, table).dataset()
-
-
-@checked
-def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
-    """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
-    which run it was made, its watermark, how many events, panes and late rows it has, how much state.
-
-    Read when it is made: each manifest. Two columns have the watermark, one for times and one for offsets.
-    """
-    return checkpoints_of_root(root).dataset()
-
-
-@checked
-def scan_changes(
-    root: ScanRoot,
-    since: Moment,
-    until: CheckpointAt = None,
-    *,
-    kind: OutputKind = "panes",
-    operator: str | None = None,
-) -> ds.Dataset:
-    """What happened to the output between two checkpoints: rows of ``until`` that ``since`` has not, in order.
-
-    ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
-    ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
-    ``kind``: panes, of one of several outputs, or late for the ledger of an ``operator``. A program that remembers
-    ``until`` and asks from there
-    next time sees each row once, whatever was rewound. Raises as `scan_panes`.
-    """
-    return changes_of_root(root, since, until, kind, operator).dataset()
-
-
-def panes_of_root(
-    root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False, operator: str | None = None
-) -> RowScan:
-    """`scan_panes`, not yet a dataset."""
     folder, manifest = _at(root, checkpoint)
     name = output_operator_of(manifest, operator)
     columns = partial(output_columns_of, manifest, name, "panes")
@@ -119,7 +57,9 @@ def panes_of_root(
 
 
 def late_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None) -> RowScan:
-    """`scan_late`, not yet a dataset."""
+    """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark at
+    that time, and the ``checkpoint``. Arguments and errors as of `panes_of_root`.
+    """
     folder, manifest = _at(root, checkpoint)
     name, _ = operator_of(manifest, operator)
     return output_scan(folder, manifest, "late", name, partial(output_columns_of, manifest, name, "late"))
@@ -128,13 +68,22 @@ def late_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, operator: str 
 def state_of_root(
     root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None, table: str | None = None
 ) -> RowScan:
-    """`scan_state`, not yet a dataset."""
+    """A state table as it is stored, by default the first one of the last operator: see ``query(root).tables``.
+
+    By state partition, in key order within each. A filter on the first column of the key skips the ranges of large
+    partitions, and whole partitions of a table that expires by that column. Memory: a range of keys, of several parts
+    at a time, each about 32 MB or a partition that has less.
+    """
     folder, manifest = _at(root, checkpoint)
     return state_scan(folder, manifest, operator, table)
 
 
 def checkpoints_of_root(root: ScanRoot) -> RowScan:
-    """`scan_checkpoints`, not yet a dataset."""
+    """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
+    which run it was made, its watermark, how many events, panes and late rows it has, how much state.
+
+    Read when it is made: each manifest. Two columns have the watermark, one for times and one for offsets.
+    """
     return checkpoint_scan(_folder(root))
 
 
@@ -145,7 +94,12 @@ def changes_of_root(
     kind: OutputKind = "panes",
     operator: str | None = None,
 ) -> RowScan:
-    """`scan_changes`, not yet a dataset."""
+    """What happened to the output between two checkpoints: rows of ``until`` that ``since`` has not, in order.
+
+    ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
+    ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
+    ``kind``: panes, of one of several outputs, or late for the ledger of an ``operator``. Raises as `panes_of_root`.
+    """
     if kind not in OUTPUT_KINDS:
         raise UsageError(
             'changes can only be read of "panes" or of "late" rows',

@@ -32,12 +32,11 @@ from tidestate.operators.plan.held_rows import AHEAD
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.messages.edits import Edited, sliding_end
 from tidestate.operators.windows.names import NO_KEY
-from tidestate.operators.windows.stored_windows import value_of
+from tidestate.operators.windows.stored_windows import key_values
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -83,19 +82,9 @@ def _place(moment: Moment) -> int:
 
 def row_keys(plan: JoinTables, names: list[str], key: Any) -> RowKeys:
     """The values of these key columns of a join. Raises `UsageError` (``window-key``)."""
-    if key is None:
-        return {}
-    values = key if isinstance(key, Mapping) else None
-    if values is None:
-        parts = key if isinstance(key, tuple) else (key,)
-        if len(parts) != len(names):
-            why = "give one value for each column of the key" if names else "this join has no key"
-            raise UsageError(why, code="window-key", columns=names, found=len(parts))
-        values = dict(zip(names, parts, strict=True))
-    if wrong := sorted(set(values) - set(names)):
-        raise missing_columns("the key of the join has no such column", wrong, names, code="window-key")
     kinds = {name: plan.sides[RIGHT].schema.field(plan.kept[name]).type for name in names}
-    return {plan.kept[name]: value_of(values[name], kinds[name], name) for name in names if name in values}
+    values = key_values(key, kinds, "this join has no key")
+    return {plan.kept[name]: values[name] for name in names if name in values}
 
 
 def window_of(

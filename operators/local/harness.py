@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import outputs_of
-from tidestate.operators.describe.job_streams import JobStreams
+from tidestate.operators.describe.job_streams import JobStreams, check_streams_read
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Panes, Schemas
 from tidestate.operators.describe.sinks import ArrowSinks, ArrowSinksByOutput, Sinks
@@ -274,10 +274,7 @@ class Harness(Generic[Panes]):
                 found=f"{rows!r:.100} ({type(rows).__name__})",
             )
         if isinstance(schemas, Mapping):
-            if stream is not None and stream not in schemas:
-                raise UsageError(
-                    "no operator reads these streams: remove them", code="streams", found=[stream], streams=names
-                )
+            check_streams_read([] if stream is None else [stream], schemas)
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
         return _table_of_rows(rows, schemas)
 

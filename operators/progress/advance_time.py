@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, instants, is_watermark, moved
 from tidestate.statestore.arrays import Flags, Reasons, Times
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
@@ -91,20 +90,12 @@ def lifetimes(
 ) -> Lifetimes:
     """Lifetimes of the rows of a table: all of one ``shape``, or each of that in ``shape_column`` (text).
 
-    ``start`` and ``end`` are columns of timestamps or microseconds. Raises `UsageError` for a missing column, a shape
-    that is not one of `SHAPES`, or a shape with an end if there is no column of ends.
+    ``start`` and ``end`` are columns of timestamps or microseconds; a shape with an end has a column of ends, which
+    the function ``lifetime`` of users checks. Raises `UsageError` for a missing column.
     """
     columns = [name for name in (start, end, shape_column) if name is not None]
     if missing := [name for name in columns if name not in events.column_names]:
         raise missing_columns("a batch lacks columns of its lifetimes", missing, events.column_names)
-    if shape not in SHAPES or (end is None and shape_column is None and shape in ("interval", "edge_end")):
-        raise UsageError(
-            "the shape and the column of ends do not fit each other: give a shape of events, and the column of "
-            "their ends only if the shape has one",
-            code="event-shape",
-            shape=shape,
-            end=end,
-        )
     starts, no_start = instants(events[start], start)
     ends, no_end = instants(events[end], end) if end is not None else (starts, np.ones(len(starts), bool))
     if shape_column is None:

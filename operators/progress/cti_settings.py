@@ -7,8 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from tidestate.statestore.arguments import called, checked
-from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.arguments import called
 from tidestate.statestore.errors import UsageError
 
 LatePolicy = Literal["drop", "adjust"]
@@ -32,41 +31,6 @@ class AdvanceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: LatePolicy
     generation: Generation | None = None
     import_from: str | None = None
-
-
-@checked
-def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:
-    """A CTI every N events, or every span of time. A negative ``delay`` puts the CTI after the event's own time:
-    "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not positive.
-    """
-    if isinstance(every, int):
-        if every < 1 or isinstance(every, bool):
-            raise UsageError(
-                "the number of events between two CTIs must be 1 or more", code="advance-time", every=every
-            )
-        return Generation(every=every, delay_us=span_us(delay), final=final)
-    span = span_us(every)
-    if span <= 0:
-        raise UsageError("the span between two CTIs must be above 0", code="advance-time", every=text_of(span))
-    return Generation(span_us=span, delay_us=span_us(delay), final=final)
-
-
-@checked
-def advance_time(
-    policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None
-) -> AdvanceTime:
-    """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and without both a
-    generation and a stream to import from.
-    """
-    if policy not in ("drop", "adjust"):
-        raise UsageError('policy= must be "drop" or "adjust"', code="advance-time", policy=policy)
-    if generation is None and not import_from:
-        raise UsageError(
-            "no CTIs are set: give generate=, import_from=, or both",
-            code="advance-time",
-            import_from=import_from,
-        )
-    return AdvanceTime(policy, generation, import_from)
 
 
 def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:

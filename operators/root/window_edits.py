@@ -76,17 +76,22 @@ _UNFOLDED = Parquet(max_levels=1 << 20, snapshot_bytes=1 << 60)
 _Edit = Callable[[WindowPlan, StateView], Edited]
 _SidedPlan = JoinPlan | SessionJoinPlan
 _SideEdit = Callable[[_SidedPlan, StateView], Edited]
+_Span = tuple[Moment | None, Moment | None]
 
 
 @dataclass(frozen=True)
-class _Editable:
-    """An operator at the newest checkpoint of a root, whose windows or rows may be edited."""
+class Editable:
+    """An operator at the newest checkpoint of a root, whose windows may be edited, or the rows of a ``side``. With
+    ``force`` a driver that runs the job is fenced.
+    """
 
     checkpoint: Checkpoint
     head: Head
     name: str
     state: OperatorState
     any_plan: WindowPlan | _SidedPlan
+    side: str | None
+    force: bool
 
     @property
     def plan(self) -> WindowPlan:
@@ -105,7 +110,9 @@ class _Editable:
         return {} if progress is None else progress.first_offsets
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, operator: str | None, side: str | None = None) -> Self:
+    def of(
+        cls, checkpoint: Checkpoint, operator: str | None, side: str | None = None, *, force: bool = False
+    ) -> Self:
         """Windows, or of a join a ``side``. Raises `NotFoundError` before the first checkpoint, and `UsageError`
         where nothing can be edited.
         """
@@ -141,7 +148,7 @@ class _Editable:
                 code="window-edit",
                 operator=name,
             )
-        return cls(checkpoint, head, name, state, plan)
+        return cls(checkpoint, head, name, state, plan, side, force)
 
     def views(self, keys: Mapping[str, pa.Scalar]) -> Iterator[tuple[int, StateView]]:
         """The state partitions that may have windows, or rows, with these values in their key, by number."""
@@ -180,10 +187,10 @@ class _Editable:
 @dataclass(frozen=True, repr=False, eq=False)
 class EditPlan(RootPlan):
     """Windows that are put or removed: ``windows`` of them, with so many ``messages``. ``before`` and ``after``: the
-    one that is put or deleted. ``side``: of a join; ``timed``: whether ``bounds`` are times.
+    one that is put or deleted. ``timed``: whether ``bounds`` are times.
     """
 
-    editable: _Editable
+    editable: Editable
     kind: EditKind
     bounds: WindowBounds
     keys: dict[str, Any]
@@ -193,22 +200,11 @@ class EditPlan(RootPlan):
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     nothing: str = ""
-    force: bool = False
     done: bool = False
-    side: str | None = None
     timed: bool = True
 
     @classmethod
-    def _of_session_put(
-        cls,
-        editable: _Editable,
-        side: str,
-        window: tuple[Moment | None, Moment | None],
-        key: Any,
-        content: WindowContent,
-        *,
-        force: bool,
-    ) -> Self:
+    def _of_session_put(cls, editable: Editable, side: str, window: _Span, key: Any, content: WindowContent) -> Self:
         """The plan of another end of a session of a join."""
         if not content.empty:
             raise UsageError(
@@ -226,33 +222,18 @@ class EditPlan(RootPlan):
             session,
             lambda plan, view: put_session(plan, view, watermark_us, session, end_us),
             is_whole=False,
-            force=force,
         )
 
     @classmethod
     def _of_side(
-        cls,
-        editable: _Editable,
-        kind: EditKind,
-        span: SideSpan,
-        edit: _SideEdit,
-        *,
-        is_whole: bool | None = None,
-        force: bool,
+        cls, editable: Editable, kind: EditKind, span: SideSpan, edit: _SideEdit, *, is_whole: bool | None = None
     ) -> Self:
         """The plan of an edit of a side of a join. ``is_whole``: whether it is of all of a side without windows; None
         for what is of no window.
         """
-        plan = editable.sided
-        edit_plan = cls(
-            editable,
-            kind,
-            WindowBounds(span.start, span.end),
-            _plain(span.keys),
-            force=force,
-            side=span.side,
-            timed=plan.stores[span.side].position == MESSAGE_TIME,
-        )
+        plan, bounds = editable.sided, WindowBounds(span.start, span.end)
+        is_time = plan.stores[span.side].position == MESSAGE_TIME
+        edit_plan = cls(editable, kind, bounds, _plain(span.keys), timed=is_time)
         with ExitStack() as stack, of_manifest(editable.name):
             views, states = editable.opened(stack, span.keys), list[StateView]()
             for number, view in views.items():
@@ -267,93 +248,57 @@ class EditPlan(RootPlan):
         return edit_plan._or_nothing("no row of this side lies there: there is nothing to retire")
 
     @classmethod
-    def of_put(
-        cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
-        window: tuple[Moment | None, Moment | None],
-        key: Any,
-        content: WindowContent,
-        *,
-        side: str | None = None,
-        force: bool = False,
-    ) -> Self:
-        """Put ``content`` into the window with this start and end; of a ``side`` of a join put the end of the session
+    def of_put(cls, editable: Editable, window: _Span, key: Any, content: WindowContent) -> Self:
+        """Put ``content`` into the window with this start and end; of a side of a join put the end of the session
         that starts then. Raises as `put_window` and `put_session`.
         """
-        editable = _Editable.of(checkpoint, operator, side)
-        if side is not None:
-            return cls._of_session_put(editable, side, window, key, content, force=force)
+        if editable.side is not None:
+            return cls._of_session_put(editable, editable.side, window, key, content)
         content.check_given()
         window_id = window_id_of(editable.plan, *window, key)
         mark, clock = editable.state.watermark_us, editable.head.manifest.processing_us or 0
         return cls._of_one(
-            editable,
-            "put",
-            window_id,
-            lambda plan, view: put_window(plan, view, mark, clock, window_id, content),
-            force,
+            editable, "put", window_id, lambda plan, view: put_window(plan, view, mark, clock, window_id, content)
         )
 
     @classmethod
-    def of_delete(
-        cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
-        window: tuple[Moment | None, Moment | None],
-        key: Any,
-        *,
-        side: str | None = None,
-        force: bool = False,
-    ) -> Self:
-        """Remove the window with this start and end; of a ``side`` of a join retire its rows. Raises as
-        `delete_window` and `delete_side_window`.
+    def of_delete(cls, editable: Editable, window: _Span, key: Any) -> Self:
+        """Remove the window with this start and end; of a side of a join retire its rows. Raises as `delete_window`
+        and `delete_side_window`.
         """
-        editable = _Editable.of(checkpoint, operator, side)
-        if side is not None:
-            first, watermark_us = editable.first_offsets.get(side), editable.state.watermark_us
-            span = window_of(editable.sided, side, first, *window, key)
+        if editable.side is not None:
+            first, watermark_us = editable.first_offsets.get(editable.side), editable.state.watermark_us
+            span = window_of(editable.sided, editable.side, first, *window, key)
             return cls._of_side(
                 editable,
                 "delete",
                 span,
                 lambda plan, view: delete_side_window(plan, view, watermark_us, first, span),
                 is_whole=window[0] is None,
-                force=force,
             )
         window_id, mark = window_id_of(editable.plan, *window, key), editable.state.watermark_us
         return cls._of_one(
-            editable, "delete", window_id, lambda plan, view: delete_window(plan, view, mark, window_id), force
+            editable, "delete", window_id, lambda plan, view: delete_window(plan, view, mark, window_id)
         )
 
     @classmethod
-    def of_retire(
-        cls,
-        checkpoint: Checkpoint,
-        operator: str | None,
-        span: tuple[Moment | None, Moment | None],
-        key: Any = None,
-        *,
-        side: str | None = None,
-        force: bool = False,
-    ) -> Self:
-        """Remove the windows that lie in the span, with their messages; of a ``side`` of a join retire the rows that
-        lie there. Raises as `retire_windows` and `retire_rows`, and `UsageError` (``window-bounds``) for a range
+    def of_retire(cls, editable: Editable, span: _Span, key: Any = None) -> Self:
+        """Remove the windows that lie in the span, with their messages; of a side of a join retire the rows that lie
+        there. Raises as `retire_windows` and `retire_rows`, and `UsageError` (``window-bounds``) for a range
         without a start or an end.
         """
         first, last = span
         if first is None or last is None:
             raise UsageError("a range to retire has a start= and an end=", code="window-bounds")
-        editable = _Editable.of(checkpoint, operator, side)
-        if side is not None:
-            rows, watermark_us = span_of(editable.sided, side, first, last, key), editable.state.watermark_us
+        if editable.side is not None:
+            rows, watermark_us = span_of(editable.sided, editable.side, first, last, key), editable.state.watermark_us
             return cls._of_side(
-                editable, "retire", rows, lambda plan, view: retire_rows(plan, view, watermark_us, rows), force=force
+                editable, "retire", rows, lambda plan, view: retire_rows(plan, view, watermark_us, rows)
             )
         request, mark = asked_for(editable.plan, *span, key), editable.state.watermark_us
         start, end = expect(request.start, "a start is given"), expect(request.end, "an end is given")
         is_time = pa.types.is_timestamp(editable.plan.bound_type)
-        plan = cls(editable, "retire", WindowBounds(start, end), _plain(request.keys), force=force, timed=is_time)
+        plan = cls(editable, "retire", WindowBounds(start, end), _plain(request.keys), timed=is_time)
         for number, view in editable.views(request.keys):
             with of_manifest(editable.name):
                 result = retire_windows(editable.plan, view, mark, start, end, request.keys)
@@ -361,11 +306,9 @@ class EditPlan(RootPlan):
         return plan._or_nothing("no window and no message lies there: there is nothing to retire")
 
     @classmethod
-    def _of_one(cls, editable: _Editable, kind: EditKind, window_id: WindowId, edit: _Edit, force: bool) -> Self:
+    def _of_one(cls, editable: Editable, kind: EditKind, window_id: WindowId, edit: _Edit) -> Self:
         """The plan of an edit of one window."""
-        plan = cls(
-            editable, kind, WindowBounds(window_id.start, window_id.start), _plain(window_id.keys), force=force
-        )
+        plan = cls(editable, kind, WindowBounds(window_id.start, window_id.start), _plain(window_id.keys))
         for number, view in editable.views(window_id.keys):
             with of_manifest(editable.name):
                 result, state = edit(editable.plan, view), OverlayView(view, editable.plan.tables)
@@ -390,15 +333,15 @@ class EditPlan(RootPlan):
         return self.editable.head.manifest.id + 1
 
     def execute(self) -> Self:
-        """Publish it. Raises `UsageError` (``running``) while a driver runs the job, unless ``force``, which fences
-        it; `ConflictError` or `FencedError` if another checkpoint was published since this was planned. Nothing was
-        published then.
+        """Publish it. Raises `UsageError` (``running``) while a driver runs the job, unless with ``force``, which
+        fences it; `ConflictError` or `FencedError` if another checkpoint was published since this was planned.
+        Nothing was published then.
         """
         if self.nothing:
             return self
         editable, checkpoint = self.editable, self.editable.checkpoint
         was = editable.head.manifest
-        check_idle(checkpoint, self.force)
+        check_idle(checkpoint, editable.force)
         checkpoint.check_unmoved(was.id)
         answers = {number: self._written(number, changes) for number, changes in self.changes.items()}
         manifest = successor(
@@ -433,7 +376,7 @@ class EditPlan(RootPlan):
         return {
             "edit": self.kind,
             "operator": self.editable.name,
-            **({} if self.side is None else {"side": self.side}),
+            **({} if self.editable.side is None else {"side": self.editable.side}),
             "checkpoint": self.id,
             "key": {name: str(value) for name, value in self.keys.items()},
             "windows": self.windows,
@@ -451,20 +394,20 @@ class EditPlan(RootPlan):
         verbs = {"put": "put", "delete": "deleted", "retire": "retired"} if is_done else {}
         yield verbs.get(self.kind, f"to {self.kind}"), bounds + (f" of {key_text}" if key_text else "")
         yield "operator", self.editable.name
-        if self.side is not None:
-            yield "side", self.side
+        if self.editable.side is not None:
+            yield "side", self.editable.side
         if self.kind == "put":
             yield "before", "no such window" if self.before is None else self._content_text(self.before)
         if self.kind == "put" and self.after is not None:
             yield "after", self._content_text(self.after)
         if self.kind != "put":
-            windows = f"{pluralize(self.windows, 'window')}, " if self.windows or self.side is None else ""
+            windows = f"{pluralize(self.windows, 'window')}, " if self.windows or self.editable.side is None else ""
             yield "removed" if is_done else "to remove", windows + pluralize(self.messages, "message")
         yield "as checkpoint", f"{self.id}, of the kind edit"
 
     def _content_text(self, row: dict[str, Any]) -> str:
         """A window without its bounds and key, for people; of a join with its end, which is what can be put."""
-        left_out = (START, *self.keys) if self.side is not None else (START, END, *self.keys)
+        left_out = (START, *self.keys) if self.editable.side is not None else (START, END, *self.keys)
         return values_text({name: value for name, value in row.items() if name not in left_out})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidestate.operators.inspect.query import query
 from tidestate.operators.root.rooted import Rooted
-from tidestate.operators.root.window_edits import EditPlan
+from tidestate.operators.root.window_edits import Editable, EditPlan
 from tidestate.operators.windows.messages.edits import WindowContent
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
@@ -63,8 +63,8 @@ class RootWindows(Rooted):
         has not fired can be put, and nothing else: all other metadata of joins follows from their rows.
         """
         content = WindowContent(events, values or {}, offsets)
-        root = self._whole("put_window(…)")
-        return EditPlan.of_put(root, operator, (start, end), key, content, side=side, force=force)
+        editable = Editable.of(self._whole("put_window(…)"), operator, side, force=force)
+        return EditPlan.of_put(editable, (start, end), key, content)
 
     @checked
     def del_window(
@@ -81,7 +81,8 @@ class RootWindows(Rooted):
         while it accepts any; the messages stay known, so a replay brings none back. Of a ``side`` of a join: retire
         the rows of the window, where windows do not overlap.
         """
-        return EditPlan.of_delete(self._whole("del_window(…)"), operator, (start, end), key, side=side, force=force)
+        editable = Editable.of(self._whole("del_window(…)"), operator, side, force=force)
+        return EditPlan.of_delete(editable, (start, end), key)
 
     @checked
     def retire(
@@ -99,4 +100,5 @@ class RootWindows(Rooted):
         columns with their values; by default all. Of a ``side`` of a join: its rows between these, times or offsets;
         they emit nothing more, neither pairs nor alone.
         """
-        return EditPlan.of_retire(self._whole("retire(…)"), operator, (start, end), key, side=side, force=force)
+        editable = Editable.of(self._whole("retire(…)"), operator, side, force=force)
+        return EditPlan.of_retire(editable, (start, end), key)

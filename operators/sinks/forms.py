@@ -98,12 +98,17 @@ def formed(rows: pa.Table, form: Form, by: Sequence[str], *, is_plain: bool = Fa
     if form == "append":
         return Formed(rows)
     if nulls := [name for name in by if rows[name].null_count]:
-        raise UsageError(
-            'a column that identifies rows is null in some: use another key, or changes="append"',
-            code="sink-key",
-            columns=nulls,
-        )
+        raise null_in_identity(nulls)
     return Formed(_changelog(rows, by, is_plain)) if form == "changelog" else _net(rows, by, is_plain)
+
+
+def null_in_identity(columns: Sequence[str]) -> UsageError:
+    """The error for nulls in the columns that identify rows."""
+    return UsageError(
+        'a column that identifies rows is null in some: use another key, or changes="append"',
+        code="sink-key",
+        columns=columns,
+    )
 
 
 def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sinks import Refused, runner_error
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
 from tidestate.operators.sinks.compaction import Compaction
-from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.forms import Form, null_in_identity
 from tidestate.operators.sinks.rows import Rows
 from tidestate.operators.sinks.spark_forms import GONE, formed_in_spark, has_null
 from tidestate.operators.sinks.spark_tables import SPARK_TABLES, SparkTable, name_parts, provider_of
@@ -125,11 +125,7 @@ class TableSink(WithdrawingSink):
         by = self.by(schema)
         self.schema(schema)  # what its form cannot have is an error, and so is a column that is missing
         if has_null(rows, by):
-            raise UsageError(
-                'a column that identifies rows is null in some: use another key, or changes="append"',
-                code="sink-key",
-                columns=by,
-            )
+            raise null_in_identity(by)
         formed = formed_in_spark(rows, self.changes, by, self.columns, str(delivery), is_plain=self.is_plain)
         target = self._target(session, formed)
         stored = self._as_stored(target, formed, self.columns.target_names(by))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -28,16 +30,64 @@ if TYPE_CHECKING:
     # By the names that users know: what runs a description imports it, and is imported when a verb is called.
     from tidestate import JoinOperator, WindowOperator
 
+_Operator = TypeVar("_Operator")
 NOT_BY_HAND = (
     "an operator that is fed by hand must have windows, or be a merge, a join or a session join, and must read "
     "streams: run others, and chains of them, in this process with .standalone(checkpoint=…)"
 )
 
 
-class OfMessages:
+class OfMessages(ABC, Generic[_Operator]):
     """An operator, and the streams of messages that it reads."""
 
     operator: OperatorNode
+
+    @checked
+    def by_hand(
+        self,
+        schema: Schemas,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | StoreName | None = None,
+        policy: Policy | None = None,
+        partitions: int | None = None,
+        checkpoints: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
+        time_zone: str | None = None,
+        pending_limit: int | None = PENDING_LIMIT,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> _Operator:
+        """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
+        (docs/how-to/embed-an-operator.md). ``schema`` is that of the messages, or of each stream by name.
+
+        A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it
+        names none, and takes effect once. It is known as long as its windows accept messages: one that comes
+        again later is rejected as ``out_of_retention``, unless `Aggregation.messages` or
+        `Aggregation.retain_windows` keep more. What a call does lies in RAM until the next ``flush()``. The
+        operator flushes by itself when it emits panes, opens a window of time or forgets one; closing it, or
+        leaving a ``with`` block, does not: messages since then are to be added again. ``partitions`` is the
+        number of state partitions of a new folder, 1 by default. ``store``, ``policy``, ``checkpoints``,
+        ``metrics`` and ``storage_options`` are as everywhere; times without a zone are in ``time_zone``.
+        ``add_messages`` takes nothing (``outputs-pending``) while more than ``pending_limit`` results are not
+        acknowledged; None: any number may wait. Of a join ``schema`` is that of each stream, by name, and both
+        streams name the ``offset`` of their messages. Raises `UsageError` where they do not (``join-offset``), and
+        where another operator is in front (``operator-window``).
+        """
+        opened: _Operator = self._by_hand(schema)(
+            checkpoint=root_with_options(checkpoint, storage_options),
+            store=store_of(store),
+            policy=policy,
+            partitions=partitions,
+            retain=checkpoints,
+            metrics=metrics,
+            time_zone=time_zone,
+            pending_limit=pending_limit,
+        )
+        return opened
+
+    @abstractmethod
+    def _by_hand(self, schema: Schemas) -> Callable[..., _Operator]:
+        """What opens the operator, once it is told where and how."""
 
     def _by_stream(self, schema: Schemas) -> dict[str, pa.Schema]:
         """The columns of each stream, by the user's name. Raises `UsageError` behind another operator."""
@@ -64,39 +114,10 @@ class OfMessages:
         }
 
 
-class WindowsByHand(OfMessages):
+class WindowsByHand(OfMessages["WindowOperator"]):
     """What makes a `WindowOperator` of a description."""
 
-    @checked
-    def by_hand(
-        self,
-        schema: Schemas,
-        *,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | StoreName | None = None,
-        policy: Policy | None = None,
-        partitions: int | None = None,
-        checkpoints: CheckpointRetention | None = None,
-        metrics: int | str | None = None,
-        time_zone: str | None = None,
-        pending_limit: int | None = PENDING_LIMIT,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> WindowOperator:
-        """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
-        (docs/how-to/embed-an-operator.md). ``schema`` is that of the messages, or of each stream by name.
-
-        A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it
-        names none, and takes effect once. It is known as long as its windows accept messages: one that comes
-        again later is rejected as ``out_of_retention``, unless `Aggregation.messages` or
-        `Aggregation.retain_windows` keep more. What a call does lies in RAM until the next ``flush()``. The
-        operator flushes by itself when it emits panes, opens a window of time or forgets one; closing it, or
-        leaving a ``with`` block, does not: messages since then are to be added again. ``partitions`` is the
-        number of state partitions of a new folder, 1 by default. ``store``, ``policy``, ``checkpoints``,
-        ``metrics`` and ``storage_options`` are as everywhere; times without a zone are in ``time_zone``.
-        ``add_messages`` takes nothing (``outputs-pending``) while more than ``pending_limit`` results are not
-        acknowledged; None: any number may wait. Raises `UsageError` where another operator is in front
-        (``operator-window``).
-        """
+    def _by_hand(self, schema: Schemas) -> Callable[..., WindowOperator]:
         windowed = of_type(self.operator.description, Windowed)
         if windowed.signed:
             raise UsageError(
@@ -106,61 +127,25 @@ class WindowsByHand(OfMessages):
                 operator=windowed.name,
             )
         named = windowed.offset is not None
-        made: WindowOperator = imported("embedded.window_operator", "WindowOperator")(
+        return partial(
+            imported("embedded.window_operator", "WindowOperator"),
             windowed,
             self._by_side(windowed, schema)
             if isinstance(windowed, Sided)
             else next(iter(self._by_stream(schema).values())),
             offset=windowed.offset if named else "offset",
             origin=(windowed.origin or "") if named else "origin",
-            checkpoint=root_with_options(checkpoint, storage_options),
-            store=store_of(store),
-            policy=policy,
-            partitions=partitions,
-            retain=checkpoints,
-            metrics=metrics,
-            time_zone=time_zone,
-            pending_limit=pending_limit,
         )
-        return made
 
 
-class JoinByHand(OfMessages):
+class JoinByHand(OfMessages["JoinOperator"]):
     """What makes a `JoinOperator` of a description."""
 
     orders: tuple[tuple[str | None, str | None], ...]
     """Offset and origin of each stream: by hand they are always what a message is known by."""
 
-    @checked
-    def by_hand(
-        self,
-        schema: Schemas,
-        *,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | StoreName | None = None,
-        policy: Policy | None = None,
-        partitions: int | None = None,
-        checkpoints: CheckpointRetention | None = None,
-        metrics: int | str | None = None,
-        time_zone: str | None = None,
-        pending_limit: int | None = PENDING_LIMIT,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> JoinOperator:
-        """As `Aggregation.by_hand`, of a join. ``schema`` is that of each stream, by name. Both name the
-        ``offset`` of their messages: else `UsageError` (``join-offset``).
-        """
+    def _by_hand(self, schema: Schemas) -> Callable[..., JoinOperator]:
         offsets, origins = zip(*self.orders, strict=True)
         joined = of_type(replace(self.operator.description, offsets=offsets, origins=origins), Sided)
-        made: JoinOperator = imported("embedded.join_operator", "JoinOperator")(
-            joined,
-            *self._by_side(joined, schema).values(),
-            checkpoint=root_with_options(checkpoint, storage_options),
-            store=store_of(store),
-            policy=policy,
-            partitions=partitions,
-            retain=checkpoints,
-            metrics=metrics,
-            time_zone=time_zone,
-            pending_limit=pending_limit,
-        )
-        return made
+        sides = self._by_side(joined, schema)
+        return partial(imported("embedded.join_operator", "JoinOperator"), joined, *sides.values())

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.cti_settings import Generation, generation
+from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.generators import IngestionTime, MaxEventTime, Punctuation, max_event_time
 from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings, WatermarkSource
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.durations import Span
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 
@@ -125,7 +125,17 @@ def over(
 @checked
 def generate_ctis(every: int | Span, *, delay: Span = "0 seconds", final: bool = False) -> Generation:
     """A CTI every N events, or every span of time, at the start time of the last event less ``delay``; with
-    ``final``, one at the end of time when the input ends. A negative ``delay`` puts it after the event's own time.
+    ``final``, one at the end of time when the input ends. A negative ``delay`` puts it after the event's own time:
+    "-1 microsecond" makes each event final at once.
     Raises `UsageError` for a count or span that is not positive.
     """
-    return generation(every, delay, final=final)
+    if isinstance(every, int):
+        if every < 1 or isinstance(every, bool):
+            raise UsageError(
+                "the number of events between two CTIs must be 1 or more", code="advance-time", every=every
+            )
+        return Generation(every=every, delay_us=span_us(delay), final=final)
+    span = span_us(every)
+    if span <= 0:
+        raise UsageError("the span between two CTIs must be above 0", code="advance-time", every=text_of(span))
+    return Generation(span_us=span, delay_us=span_us(delay), final=final)

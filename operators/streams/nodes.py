@@ -8,7 +8,7 @@ from typing import Any
 
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import StoredStage
-from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.cti_settings import AdvanceTime, LatePolicy
 from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.settings import Lifetime
@@ -20,7 +20,7 @@ from tidestate.statestore.errors import UsageError
 class CtiSettings:
     """How application time advances. ``import_from``: the stream whose CTIs are taken over, or the name of one."""
 
-    policy: str
+    policy: LatePolicy
     generate: Any = None
     import_from: Any = None
 

@@ -14,7 +14,7 @@ from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Merge, Windowed
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.by_side import BySide, SideGenerator
-from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSettings, advance_time, settings_by_source
+from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSettings, settings_by_source
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
 from tidestate.operators.progress.given_origins import GivenOrigins
@@ -401,7 +401,11 @@ def _source(settings: CtiSettings) -> str | None:
 
 
 def _stored(settings: CtiSettings, import_from: str | None) -> AdvanceTime:
-    return advance_time(settings.policy, settings.generate, import_from)  # type: ignore[arg-type]
+    if settings.generate is None and not import_from:
+        raise UsageError(
+            "CTIs are imported from a stream by its name: give it one, stream(name=…)", code="advance-time"
+        )
+    return AdvanceTime(settings.policy, settings.generate, import_from)
 
 
 def resolved(generator: WatermarkSource, time: str | None) -> Generator | BufferProgress | GivenOrigins:

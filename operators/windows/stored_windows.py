@@ -81,23 +81,27 @@ def asked_for(
     there = [one.name for one in plan.aggregates]
     if wrong := sorted(set(values or ()) - set(there)):
         raise missing_columns("the windows have no such result", wrong, there, code="read-column")
-    if key is None:
-        given: Mapping[str, Any] = {}
-    elif isinstance(key, Mapping):
-        given = key
-    else:
-        parts = key if isinstance(key, tuple) else (key,)
-        if len(parts) != len(plan.input.key_names):
-            why = "give one value for each column of the key" if plan.input.key_names else "these windows have no key"
-            raise UsageError(why, code="window-key", columns=plan.input.key_names, found=len(parts))
-        given = dict(zip(plan.input.key_names, parts, strict=True))
-    if wrong := sorted(set(given) - set(plan.input.key_names)):
-        raise missing_columns(
-            "the key of the windows has no such column", wrong, plan.input.key_names, code="window-key"
-        )
     types = {column.name: column.arrow for column in plan.input.key_specs}
-    keys = {name: value_of(value, types[name], name) for name, value in given.items()}
+    keys = key_values(key, types, "these windows have no key")
     return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))
+
+
+def key_values(key: Any, types: Mapping[str, pa.DataType], keyless: str) -> dict[str, pa.Scalar]:
+    """The values of a ``key`` of columns of these ``types``: a value, a tuple if it has several columns, or some of
+    its columns with their values; None is no key. Raises `UsageError` (``window-key``): ``keyless`` for a key where
+    there are no columns.
+    """
+    names = list(types)
+    values = {} if key is None else key
+    if not isinstance(values, Mapping):
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(names):
+            reason = "give one value for each column of the key" if names else keyless
+            raise UsageError(reason, code="window-key", columns=names, found=len(parts))
+        values = dict(zip(names, parts, strict=True))
+    if wrong := sorted(set(values) - set(names)):
+        raise missing_columns("the key has no such column", wrong, names, code="window-key")
+    return {name: value_of(value, types[name], name) for name, value in values.items()}
 
 
 def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -60,8 +61,8 @@ def print_state(
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         _, state = operator_of(head_at(checkpoint, at).manifest, operator)
-        rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
-        _print(rows, form, output, limit, as_json, progress)
+        rows = state_rows(checkpoint, state, table_of(state, table), Wanted(keys_of(key), window, since, until))
+        _Printout(form, output, limit, as_json).write(rows, progress)
 
 
 @verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
@@ -80,9 +81,8 @@ def print_panes(
     as_json: AsJson = False,
 ) -> None:
     """Print the panes that the job has emitted, checkpoint by checkpoint; of several outputs those of one."""
-    _print_output(
-        root, "panes", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
-    )
+    selection, printout = Wanted(keys_of(key), window, since, until), _Printout(form, output, limit, as_json)
+    _print_output(root, "panes", operator, first, last, selection, printout)
 
 
 @verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
@@ -101,9 +101,28 @@ def print_late(
     as_json: AsJson = False,
 ) -> None:
     """Print the late ledger: rejected events, each with the reason and the watermark at that time."""
-    _print_output(
-        root, "late", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
-    )
+    selection, printout = Wanted(keys_of(key), window, since, until), _Printout(form, output, limit, as_json)
+    _print_output(root, "late", operator, first, last, selection, printout)
+
+
+class _Printout(NamedTuple):
+    """How rows are printed, and where."""
+
+    form: Format
+    output: Path | None
+    limit: int | None
+    as_json: bool
+
+    def write(
+        self,
+        rows: Iterable[pa.Table],
+        progress: Bar,
+        columns: Callable[[], pa.Schema] | None = None,
+        note: str = "",
+    ) -> None:
+        form = Format.json if self.as_json else self.form
+        limit = 50 if self.limit is None and form is Format.table else self.limit
+        print_rows(rows, form, self.output, limit, columns, progress.clear, note)
 
 
 def _print_output(
@@ -113,10 +132,7 @@ def _print_output(
     first: int | None,
     last: int | None,
     selection: Wanted,
-    form: Format,
-    output: Path | None,
-    limit: int | None,
-    as_json: bool,
+    printout: _Printout,
 ) -> None:
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
@@ -128,16 +144,7 @@ def _print_output(
 
         rows = output_rows(checkpoint, outputs(), kind, name, selection)
         note = _other_ledgers(head, name, outputs()) if kind == "late" and operator is None else ""
-        _print(
-            rows,
-            form,
-            output,
-            limit,
-            as_json,
-            progress,
-            lambda: output_schema(checkpoint, outputs(), kind, name),
-            note,
-        )
+        printout.write(rows, progress, lambda: output_schema(checkpoint, outputs(), kind, name), note)
 
 
 def _other_ledgers(head: Manifest, name: str, outputs: Iterable[OutputOf]) -> str:
@@ -150,22 +157,3 @@ def _other_ledgers(head: Manifest, name: str, outputs: Iterable[OutputOf]) -> st
             counts[other] += sum(ref.rows for ref in output.late_of(other))
     there = ", ".join(f"{count:,} of {other}" for other, count in counts.items() if count)
     return f"the ledger of {name}; there are {there}: --operator" if there else ""
-
-
-def _print(
-    rows: Iterable[pa.Table],
-    form: Format,
-    output: Path | None,
-    limit: int | None,
-    as_json: bool,
-    progress: Bar,
-    columns: Callable[[], pa.Schema] | None = None,
-    note: str = "",
-) -> None:
-    form = Format.json if as_json else form
-    most = 50 if limit is None and form is Format.table else limit
-    print_rows(rows, form, output, most, columns, progress.clear, note)
-
-
-def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
-    return Wanted(keys_of(key), window, since, until)

@@ -64,19 +64,6 @@ class Fork:
     marker: Marker
 
 
-def fork(
-    root: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    checkpoint: CheckpointAt = None,
-    on_progress: ProgressCallback = no_progress,
-) -> Forked:
-    """Make ``destination`` a new job that goes on from a checkpoint of ``root`` (default: the newest).
-
-    The job at ``root`` may be running and gets a pin. Raises as `plan_fork` and `execute_fork`.
-    """
-    return execute_fork(plan_fork(root, destination, checkpoint, on_progress))
-
-
 def plan_fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],

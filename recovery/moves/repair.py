@@ -91,24 +91,6 @@ def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
     )
 
 
-def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
-    """Go back to the newest intact checkpoint; damaged ones stay where they are and no longer count.
-
-    Raises as `plan_repair` and `execute_repair`; nothing was written.
-    """
-    check_idle(checkpoint, force)
-    return execute_repair(checkpoint, plan_repair(checkpoint), force=force)
-
-
-def execute_repair(checkpoint: Checkpoint, repair: Repair, *, force: bool = False) -> Repair:
-    """Execute a plan of `plan_repair` or `plan_resync`. Nothing is read again, and nothing is written if nothing is
-    wrong. Raises as `execute_reset`.
-    """
-    if repair.reset is not None:
-        execute_reset(checkpoint, repair.reset, force=force)
-    return repair
-
-
 def plan_resync(checkpoint: Checkpoint) -> Repair:
     """Plan a reset to the newest checkpoint itself, if Spark's own checkpoint differs from it; nothing is written.
 
@@ -120,15 +102,6 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
     manifest = head.manifest
     findings = tuple(spark_findings(checkpoint, manifest))
     return Repair(findings, plan_reset(checkpoint, manifest.id) if findings else None)
-
-
-def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
-    """Rewrite Spark's own checkpoint from our newest; the old one is kept in ``spark-replaced``.
-
-    Raises as `plan_resync` and `execute_repair`; nothing was written.
-    """
-    check_idle(checkpoint, force)
-    return execute_repair(checkpoint, plan_resync(checkpoint), force=force)
 
 
 def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:

@@ -254,12 +254,13 @@ def _request(
         if given is not None:
             _check(len(given) == len(columns) > 0, "give one value for each of these columns", columns)
             wanted |= dict(zip(columns, given, strict=True))
-    return _one_request(tables, wanted)
+    return request_row(tables, wanted)
 
 
-def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
+def request_row(tables: MessageTables, values: dict[str, Any]) -> pa.Table:
+    """A request with these values, by the names of columns and bounds. Raises `UsageError` (``message-range``)."""
     columns = {}
-    for name, value in wanted.items():
+    for name, value in values.items():
         kind = pa.int64() if value is None or isinstance(value, int) else _type_of(tables, name)
         kind = kind if name in BOUND_NAMES else _type_of(tables, name)
         try:

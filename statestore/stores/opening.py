@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def forget_cache(config: StoreConfig, identity: str) -> None:
             _set_aside(rocks_folder(config, identity))
 
 
+@dataclass(frozen=True)
+class _Opening:
+    """A state partition as a manifest names it, ``base``, with the files it lies in. ``watch`` sees what is read."""
+
+    config: StoreConfig
+    objects: Objects
+    specs: Sequence[TableSpec]
+    base: PartitionState
+    watch: RestoreMonitor
+
+    def files(self) -> ParquetStore:
+        own = self.config.name == "parquet"  # another store reads the files once, and has the rows then
+        budget = self.config.budget_bytes
+        return ParquetStore(self.specs, self.objects, self.base, budget_bytes=budget, stays_decoded=own)
+
+
 @contextmanager
 def open_store(
     config: StoreConfig,
@@ -57,60 +74,42 @@ def open_store(
     reads. Raises `UsageError` (``folder-shared``) where the cache would lie in a folder that others may use. Cost:
     parquet nothing; memory and rocksdb apply the segments written since they last held this partition, or rebuild.
     """
+    opening = _Opening(config, objects, specs, base, watch or RestoreMonitor())
     if config.name == "parquet":
-        with contextlib.closing(_files(config, objects, specs, base)) as store:
+        with contextlib.closing(opening.files()) as store:
             yield store
     elif config.name == "memory":
-        yield _open_memory(config, objects, identity, specs, base, watch or RestoreMonitor())
+        yield _open_memory(opening, identity)
     else:
-        with _open_rocks(config, objects, identity, specs, base, watch or RestoreMonitor()) as rocks:
+        with _open_rocks(opening, identity) as rocks:
             yield rocks
-
-
-def _files(config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> ParquetStore:
-    own = config.name == "parquet"  # another store reads the files once, and has the rows then
-    return ParquetStore(specs, objects, base, budget_bytes=config.budget_bytes, stays_decoded=own)
 
 
 _memory: dict[str, MemoryStore] = {}
 
 
-def _open_memory(
-    config: StoreConfig,
-    objects: Objects,
-    identity: str,
-    specs: Sequence[TableSpec],
-    base: PartitionState,
-    watch: RestoreMonitor,
-) -> MemoryStore:
+def _open_memory(opening: _Opening, identity: str) -> MemoryStore:
     # Out of the cache while it moves: what fails on the way is not found there again.
     store = _memory.pop(identity, None)
-    with watch.timed():
-        if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base, watch):
-            store = MemoryStore(specs)
-            _rebuild(store, config, objects, specs, base, watch)
+    with opening.watch.timed():
+        if store is None or not store.serves(opening.specs) or not _catch_up(store, opening):
+            store = MemoryStore(opening.specs)
+            _rebuild(store, opening)
     _memory[identity] = store
     return store
 
 
 @contextmanager
-def _open_rocks(
-    config: StoreConfig,
-    objects: Objects,
-    identity: str,
-    specs: Sequence[TableSpec],
-    base: PartitionState,
-    watch: RestoreMonitor,
-) -> Iterator[StateStore]:
+def _open_rocks(opening: _Opening, identity: str) -> Iterator[StateStore]:
     try:
         from tidestate.statestore.stores.rocksdb import RocksStore  # rocksdict is an extra
     except ImportError as error:
         raise UsageError(f"the rocksdb store needs a package: {install('rocksdb')}", code="store-package") from error
-    folder = rocks_folder(config, identity)
+    folder = rocks_folder(opening.config, identity)
     inode, private = _inode(folder), False
     store: RocksStore | None = None
     try:
-        store = RocksStore(specs, folder)
+        store = RocksStore(opening.specs, folder)
     except CorruptionError:
         # Unless somebody has mended it meanwhile.
         if inode is not None and _inode(folder) == inode:
@@ -121,15 +120,15 @@ def _open_rocks(
         # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
         folder, private = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}"), True
     try:
-        with watch.timed():
-            if store is None or not _caught_up(store, objects, specs, base, watch):
+        with opening.watch.timed():
+            if store is None or not _caught_up(store, opening):
                 if store is not None:
                     # Moved away under the lock: the next process finds no folder and makes a new one.
                     aside = _set_aside(folder, keep=True)
                     store.close()
                     shutil.rmtree(aside, ignore_errors=True)
-                store = RocksStore(specs, folder)
-                _rebuild(store, config, objects, specs, base, watch)
+                store = RocksStore(opening.specs, folder)
+                _rebuild(store, opening)
         yield store
     finally:
         if store is not None:
@@ -138,12 +137,10 @@ def _open_rocks(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _caught_up(
-    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: RestoreMonitor
-) -> bool:
+def _caught_up(store: StateStore, opening: _Opening) -> bool:
     """Whatever is damaged, cache or files: a rebuild mends the one and names the other."""
     try:
-        return _catch_up(store, objects, specs, base, watch)
+        return _catch_up(store, opening)
     except CorruptionError:
         return False
 
@@ -171,18 +168,12 @@ def rocks_folder(config: StoreConfig, identity: str) -> Path:
     return parent / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
-def _rebuild(
-    store: StateStore,
-    config: StoreConfig,
-    objects: Objects,
-    specs: Sequence[TableSpec],
-    base: PartitionState,
-    watch: RestoreMonitor,
-) -> None:
+def _rebuild(store: StateStore, opening: _Opening) -> None:
     """Fill an empty store from the files, band by band."""
+    base, watch = opening.base, opening.watch
     watch.expect(base.files)
     if base.sequence:
-        with contextlib.closing(_files(config, objects, specs, base)) as files:
+        with contextlib.closing(opening.files()) as files:
             rows = {
                 table: watch.reading([ref for ref in base.files if ref.table == table], batches)
                 for table, batches in files.snapshot().items()
@@ -190,11 +181,9 @@ def _rebuild(
             store.load(rows, Applied(base.sequence, base.lineage), base.expired)
 
 
-def _catch_up(
-    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: RestoreMonitor
-) -> bool:
+def _catch_up(store: StateStore, opening: _Opening) -> bool:
     """Apply the committed segments the store lacks; False when it is not a prefix of ``base``."""
-    have = store.applied
+    have, base = store.applied, opening.base
     if any(bound > base.expired.get(table, bound - 1) for table, bound in store.expired.items()):
         return False  # it has forgotten rows that ``base`` still has: it followed another copy of this checkpoint
     if have.lineage != base.lineage:
@@ -208,11 +197,11 @@ def _catch_up(
         if not known or any(ref.first <= have.sequence for ref in newer):
             return False
         by_last = sorted(newer, key=lambda ref: ref.last)
-        watch.expect(by_last)
+        opening.watch.expect(by_last)
         for last, refs in groupby(by_last, key=lambda ref: ref.last):
             group = list(refs)
-            store.apply(_changes(objects, specs, group), Applied(last, group[0].segment))
-            watch.took(group)
+            store.apply(_changes(opening.objects, opening.specs, group), Applied(last, group[0].segment))
+            opening.watch.took(group)
         if store.applied.lineage != base.lineage:
             return False
     for table, bound in base.expired.items():

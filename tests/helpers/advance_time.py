@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance, Advanced, advance, lifetimes
-from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
 from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.operators.streams.generators import generate_ctis
+from tidestate.operators.streams.inputs import cti_settings
 
 
 class Row(NamedTuple):
@@ -33,3 +35,13 @@ def run(
 
 def ctis(found: Advanced) -> list[tuple[int, int]]:
     return list(zip(found.cti_rows.tolist(), found.cti_us.tolist(), strict=True))
+
+
+def generation(every: Any, delay: str = "0 seconds", *, final: bool = False) -> Generation:
+    return generate_ctis(every, delay=delay, final=final)
+
+
+def advance_time(policy: Any, generate: Generation | None = None, import_from: str | None = None) -> AdvanceTime:
+    """What a user sets, as it is stored."""
+    settings = cti_settings(policy, generate=generate, import_from=import_from)
+    return AdvanceTime(settings.policy, settings.generate, settings.import_from)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tidestate as ts
+from tests.helpers.moves import fork, repair
 from tests.helpers.other_cuts import (
     CHAINED,
     LATEST,
@@ -35,8 +36,7 @@ from tests.helpers.process import forget
 from tidestate.operators import Policy
 from tidestate.operators.inspect.query import Query, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError

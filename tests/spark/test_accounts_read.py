@@ -20,7 +20,7 @@ from tests.servers.s3 import (  # noqa: F401  (fixtures)
     s3_endpoint,
     without_credentials,
 )
-from tidestate.operators.inspect.on_spark import messages_on_spark, panes_on_spark, register, windows_on_spark
+from tidestate.operators.inspect.on_spark import register
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage import options as storage_options
@@ -116,12 +116,10 @@ def test_frames_of_a_root_have_its_options_along(
             (lambda root=root: root.panes(spark=spark), root.panes().to_table().num_rows),  # type: ignore[misc]
             (lambda root=root: root.state(spark=spark), root.state().to_table().num_rows),  # type: ignore[misc]
             (lambda root=root: root.windows(spark=spark), root.windows().to_table().num_rows),  # type: ignore[misc]
-            (lambda url=url: panes_on_spark(spark, url), root.panes().to_table().num_rows),  # type: ignore[misc]
-            (lambda url=url: windows_on_spark(spark, url), root.windows().to_table().num_rows),  # type: ignore[misc]
         ]
         for ask, rows in asked:
             frame = ask()
             assert frame.count() == rows > 0
             assert not any(secret in shown(frame, capsys) for secret in SECRETS)
         with pytest.raises(UsageError, match="no-messages"):
-            messages_on_spark(spark, url)
+            root.messages(spark=spark)

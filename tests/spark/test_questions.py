@@ -13,7 +13,6 @@ import tidestate as ts
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.operator_messages import SCHEMA, SECOND, stream, table
 from tidestate import agg
-from tidestate.operators.inspect.on_spark import messages_on_spark, windows_on_spark
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 
@@ -37,13 +36,13 @@ def test_tasks_answer_as_one_process_does(spark: SparkSession, tmp_path: Path) -
     for batch in stream(2, 4):
         harness.feed(table(batch))
     asked = query(tmp_path, description=job.graph.description, schema=SCHEMA)
-    described = {"description": job.graph.description, "schema": SCHEMA}
+    root = ts.Root(tmp_path)
     order = ["window_start", "k"]
     low, high = -6 * SECOND, 0
     frames = [
-        (windows_on_spark(spark, tmp_path, **described), asked.get_windows()),
+        (root.windows(job=job, spark=spark), asked.get_windows()),
         (
-            windows_on_spark(spark, tmp_path, low, high, key="a", values=["n"]),
+            root.windows(low, high, key="a", values=["n"], spark=spark),
             asked.get_windows(low, high, key="a", values=["n"]),
         ),
     ]
@@ -53,9 +52,8 @@ def test_tasks_answer_as_one_process_does(spark: SparkSession, tmp_path: Path) -
         assert found.column_names == wanted.column_names
         assert found.to_pylist() == wanted.to_pylist() != []
     assert [frame.select(sf.spark_partition_id()).distinct().count() for frame, _ in frames] == [3, 1]
-    at = asked.checkpoint
-    kept = messages_on_spark(spark, tmp_path, low, end_time=high, equal="a", checkpoint=at)
+    kept = root.at(asked.checkpoint).messages(low, end_time=high, equal="a", spark=spark)
     wanted = asked.get_messages(low, end_time=high, equal="a")
     assert arrow_of(kept.orderBy("time", "offset", "origin")).to_pylist() == wanted.to_pylist() != []
     with pytest.raises(UsageError, match="query-description"):
-        windows_on_spark(spark, tmp_path)
+        root.windows(spark=spark)

@@ -1,4 +1,4 @@
-"""A root as a table and as a stream of Spark: the rows of `scan_panes` and the like, read by tasks."""
+"""A root as a table and as a stream of Spark: the rows that one process reads, read by tasks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,12 @@ from tests.helpers.apis import Notes
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.killed import killed
 from tests.helpers.process import LONG
+from tests.helpers.root_scans import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tests.helpers.waiting_windows import fed
 from tests.helpers.worked_example import STREAM, example
 from tidestate import Root
-from tidestate.operators.inspect.on_spark import (
-    changes_on_spark,
-    late_on_spark,
-    panes_on_spark,
-    register,
-    state_on_spark,
-)
+from tidestate.operators.inspect.on_spark import register
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
-from tidestate.operators.inspect.scan import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
@@ -69,21 +63,21 @@ def run(root: Path, mode: str = "retracting", stream: list[pa.Table] = STREAM) -
 def test_frames_on_every_spark_are_the_datasets(spark: SparkSession, tmp_path: Path) -> None:
     root = run(tmp_path / "root")
     frames = [
-        (panes_on_spark(spark, root), scan_panes(root)),
-        (panes_on_spark(spark, root, 5, net=True), scan_panes(root, 5, net=True)),
-        (late_on_spark(spark, root), scan_late(root)),
-        (changes_on_spark(spark, root, 6, 4), scan_changes(root, 6, 4)),
+        (Root(root).panes(spark=spark), scan_panes(root)),
+        (Root(root).at(5).panes(net=True, spark=spark), scan_panes(root, 5, net=True)),
+        (Root(root).late(spark=spark), scan_late(root)),
+        (Root(root).changes(6, 4, spark=spark), scan_changes(root, 6, 4)),
     ]
     run(root, stream=[*STREAM, *STREAM[:1]])
     for frame, dataset in frames:  # both stay at their checkpoint
         same(frame, dataset)
     fed(tmp_path / "state", ts.tumbling("10 seconds"))
-    state = state_on_spark(spark, tmp_path / "state")
+    state = Root(tmp_path / "state").state(spark=spark)
     same(state, scan_state(tmp_path / "state"))
     # One of four state partitions is empty.
     assert state.select(sf.spark_partition_id()).distinct().count() == 3
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
-        panes_on_spark(spark, root, 99)
+        Root(root).at(99).panes(spark=spark)
 
 
 def test_a_root_is_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
@@ -160,14 +154,16 @@ def test_a_filter_leaves_other_files_and_state_partitions_alone(spark: SparkSess
     root = run(tmp_path / "root")
     of_4 = next(one for one in Checkpoint.open(root).outputs() if one.id == 4)
     (root / of_4.panes[0].path).unlink()
-    found = panes_on_spark(spark, root, where=(ds.field("checkpoint") == 5) & (ds.field("kind") == "emit"))
+    emitted = (ds.field("checkpoint") == 5) & (ds.field("kind") == "emit")
+    found = Root(root).panes(where=emitted, spark=spark)
     assert [row["total"] for row in rows(found)] == [15]
     with pytest.raises(Exception, match="file-missing"):
-        panes_on_spark(spark, root, where=ds.field("checkpoint") == 4).count()
+        Root(root).panes(where=ds.field("checkpoint") == 4, spark=spark).count()
     fed(tmp_path / "state", ts.tumbling("10 seconds"))
-    last = state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[55])
+    state = Root(tmp_path / "state")
+    last = state.state(where=ds.field("slice_end") > TIMES[55], spark=spark)
     assert {row["slice_end"] for row in rows(last)} == {TIMES[60].as_py()}
-    assert state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[61]).count() == 0
+    assert state.state(where=ds.field("slice_end") > TIMES[61], spark=spark).count() == 0
 
 
 @OF_SPARK_4
@@ -175,7 +171,7 @@ def test_one_table_may_be_filtered_in_many_ways(spark: SparkSession, tmp_path: P
     """A source that took filters would give the rows of the first query to those that push none (Spark 4.3)."""
     register(spark)
     root = run(tmp_path)
-    frame, everything = spark.read.format("tidestate").load(str(root)), panes_on_spark(spark, root)
+    frame, everything = spark.read.format("tidestate").load(str(root)), Root(root).panes(spark=spark)
     for condition in (
         "checkpoint = 5 AND kind = 'emit'",
         "k = 'c' OR last",

@@ -91,12 +91,8 @@ def bars(
         **_coloured("series", series),
         "tooltip": _tooltip("checkpoint", "created", "series", "text"),
     }
-    return _chart(
-        _spans(values),
-        {"type": "rect", "clip": True, "stroke": "var(--card)", "strokeWidth": 0.5 if len(values) < 100 else 0},
-        encoding,
-        170,
-    )
+    stroke = {"stroke": "var(--card)", "strokeWidth": 0.5 if len(values) < 100 else 0}
+    return _chart(values, {"type": "rect", "clip": True, **stroke}, encoding)
 
 
 def lines(
@@ -115,7 +111,7 @@ def lines(
         "tooltip": _tooltip("checkpoint", "created", "series", "text"),
     }
     mark = {"type": "line", "orient": "vertical", "strokeWidth": 2, "point": {"size": 22, "filled": True}}
-    return _chart(_spans(values), mark, encoding, 170)
+    return _chart(values, mark, encoding)
 
 
 def partition_bars(rows: list[ChartRow], mean: float) -> Spec:
@@ -228,5 +224,5 @@ def _tooltip(*fields: str) -> list[Spec]:
     return [{"field": name, "type": "nominal", "title": "" if name == "text" else name} for name in fields]
 
 
-def _chart(rows: list[ChartRow], mark: Spec, encoding: Spec, height: int) -> Spec:
-    return {**_SIZED, "height": height, "data": {"values": rows}, "mark": mark, "encoding": encoding}
+def _chart(values: Sequence[Value], mark: Spec, encoding: Spec) -> Spec:
+    return {**_SIZED, "height": 170, "data": {"values": _spans(values)}, "mark": mark, "encoding": encoding}

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from tests.faults.damage.answers import SAYS_SO, Went, answered
 from tests.helpers.process import SCRATCH
+from tests.helpers.root_scans import scan_late, scan_panes, scan_state
 from tidestate.operators.inspect.report.document import write_report
-from tidestate.operators.inspect.scan import scan_late, scan_panes, scan_state
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -11,11 +11,11 @@ import pytest
 import tidestate as ts
 from tests.helpers.bundles import other_needs
 from tests.helpers.process import few, in_turn
+from tests.helpers.root_scans import scan_panes
 from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.inspect.query import query
-from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

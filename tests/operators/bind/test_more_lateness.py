@@ -10,10 +10,10 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.process import few
+from tests.helpers.root_scans import scan_late
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.inspect.query import query
-from tidestate.operators.inspect.scan import scan_late
 from tidestate.statestore.spec.tables import TIME
 
 FIRST, THEN = [[1], [15]], [[9], [3], [-5]]

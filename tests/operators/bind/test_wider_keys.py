@@ -11,10 +11,10 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.process import few, in_turn
+from tests.helpers.root_scans import scan_panes
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.inspect.query import query
-from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

@@ -10,7 +10,6 @@ import pytest
 
 from tidestate import UsageError, agg
 from tidestate.operators.aggregates.custom import Accumulate
-from tidestate.operators.aggregates.functions import accumulate
 from tidestate.statestore.errors import of_type
 
 
@@ -40,13 +39,16 @@ ABOUT: dict[str, Any] = {
 
 
 def test_one_lift_is_of_one_stream() -> None:
-    assert agg.accumulate(columns=["v"], lift=lift, **ABOUT) == accumulate(columns=["v"], lift=lift, **ABOUT)
+    kept = of_type(agg.accumulate(columns=["v"], lift=lift, **ABOUT), Accumulate)
+    assert (kept.reads, kept.keeps, kept.result_type) == (("v",), (("total", pa.int64()),), pa.int64())
+    assert kept.functions is not None
+    assert kept.functions.steps == {"lift": lift, "merge": older, "result": total}
 
 
 def test_a_lift_for_each_side_is_of_a_merge() -> None:
     columns, lifts = {"left": ["left_v"], "right": ["right_w"]}, {"left": lift, "right": debit}
     by_side = of_type(agg.accumulate(columns=columns, lift=lifts, version=2, **ABOUT), Accumulate)
-    assert by_side == accumulate(columns=["side", "left_v", "right_w"], lift=lift, version=2, **ABOUT)
+    assert by_side == agg.accumulate(columns=["side", "left_v", "right_w"], lift=lift, version=2, **ABOUT)
     rows = {"side": ["right", "left", "right"], "left_v": [None, 1, None], "right_w": [2, None, None]}
     assert by_side.functions is not None
     assert by_side.functions.steps["lift"](pa.table(rows))["total"].to_pylist() == [-2, 1, None]

@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.internals import job_of
+from tests.helpers.moves import fork
 from tests.helpers.process import few
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
@@ -25,7 +26,6 @@ from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import DeliveryId
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import plan_rewind, rewind

@@ -14,12 +14,12 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.command import tidestate
+from tests.helpers.moves import fork
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.engine import delivery
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered, DeliveryId
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import plan_rewind, rewind

@@ -17,7 +17,6 @@ from tidestate.operators.expressions.binding import BINDERS
 from tidestate.operators.expressions.builder import col
 from tidestate.operators.expressions.names import FUNCTION_NAMES
 from tidestate.operators.expressions.tree import (
-    ColumnNode,
     ExprNode,
     check_bounds,
     columns_needed,
@@ -25,7 +24,6 @@ from tidestate.operators.expressions.tree import (
     literal_scalar,
     stored_tree,
     tree_of,
-    zones_of,
 )
 from tidestate.statestore.errors import UsageError
 
@@ -61,7 +59,6 @@ def test_the_stored_form() -> None:
         ],
     }
     assert columns_needed(tree) == ("price",)
-    assert zones_of(call("hour", ColumnNode("at"), zone="Europe/Berlin")) == ("Europe/Berlin",)
 
 
 @pytest.mark.parametrize(

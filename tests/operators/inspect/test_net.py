@@ -11,12 +11,12 @@ import pytest
 import tidestate as ts
 from tests.helpers.orders import ORDERS, SHIPMENTS, tables
 from tests.helpers.orders import Row as Sided
+from tests.helpers.root_scans import scan_panes
 from tests.helpers.scanned import opened, rows, run, sql
 from tests.helpers.worked_example import SECOND, STREAM
 from tests.twins.net import counting
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect import net
-from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.inspect.rows import AT
 from tidestate.statestore.errors import UsageError
 

@@ -9,11 +9,11 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.report_page import text_of
+from tests.helpers.root_scans import scan_panes
 from tidestate import Aggregation, Standalone, agg
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report.document import write_report
-from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import Renamed, names_now
 from tidestate.statestore.spec.tables import TIME

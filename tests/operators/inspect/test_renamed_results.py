@@ -15,15 +15,16 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.moves import fork
+from tests.helpers.root_scans import scan_panes
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect import net
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.query import query
-from tidestate.operators.inspect.scan import panes_of_root, scan_panes
+from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.renames import Renamed, names_now
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.spec.tables import TIME
 

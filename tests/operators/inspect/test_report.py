@@ -19,6 +19,7 @@ from tests.helpers.command import copy as copy
 from tests.helpers.command import tidestate_here
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
+from tests.helpers.moves import fork
 from tests.helpers.report_page import charts, text_of
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
@@ -32,7 +33,6 @@ from tidestate.operators.inspect.report.windows import WINDOWS, windows_of
 from tidestate.operators.inspect.report.words import skew_text
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.durations import moment_us, span_text
 from tidestate.statestore.errors import NotFoundError, UsageError

@@ -8,12 +8,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.helpers.moves import fork
 from tests.helpers.process import few, in_turn
 from tests.helpers.schemes import Honest
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import FencedError, IncompatibleError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.advance_time import Row, ctis, run, table
+from tests.helpers.advance_time import Row, advance_time, ctis, generation, run, table
 from tidestate.operators.progress.advance_time import ADVANCE_REASONS, Advance, Advanced, advance, finish, lifetimes
-from tidestate.operators.progress.cti_settings import advance_time, effective_settings, generation
+from tidestate.operators.progress.cti_settings import effective_settings
 from tidestate.operators.progress.watermarks import END_US, LAST_US
+from tidestate.operators.streams.settings import lifetime
 from tidestate.statestore.errors import UsageError
 
 
@@ -296,8 +297,8 @@ def test_ours_all_rows_of_one_shape() -> None:
         (lambda: generation(True), "argument"),
         (lambda: generation("0 s"), "advance-time"),
         (lambda: lifetimes(table([]), "nothing"), "column-missing"),
-        (lambda: lifetimes(table([]), "start", shape="interval"), "event-shape"),
-        (lambda: lifetimes(table([]), "start", shape="circle"), "event-shape"),
+        (lambda: lifetime(shape="interval"), "event-shape"),
+        (lambda: lifetime(shape="circle"), "event-shape"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, code: str) -> None:

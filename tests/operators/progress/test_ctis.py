@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.advance_time import advance_time
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
 from tests.helpers.internals import job_of, map_side
 from tests.helpers.process import LONG, SCRATCH, few
@@ -22,7 +23,6 @@ from tidestate import Aggregation, Stream, agg, watermark
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import ADVANCE_REASONS, SHAPES, Advance, advance, lifetimes
-from tidestate.operators.progress.cti_settings import advance_time
 from tidestate.operators.progress.watermarks import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError, of_type

@@ -8,12 +8,12 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.helpers.moves import fork
 from tests.helpers.process import LONG, some
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.cli.main import app
-from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 

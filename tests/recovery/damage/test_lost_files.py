@@ -15,6 +15,7 @@ import tidestate as ts
 from tests.helpers.collected import NOW, files, observed, run, whole
 from tests.helpers.command import tidestate_here
 from tests.helpers.manifests import chain, following
+from tests.helpers.moves import fork, repair
 from tests.helpers.process import LONG, in_turn, longer
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report import points
@@ -26,8 +27,7 @@ from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import boundary_path, held_pins, read_pins, seal
 from tidestate.recovery.log.traces import REACHED
-from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import plan_rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection

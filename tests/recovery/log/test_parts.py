@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.moves import fork, repair
 from tests.helpers.process import LONG, examples, longer
 from tests.helpers.worked_example import batch
 from tidestate import Aggregation, agg
@@ -24,8 +25,6 @@ from tidestate.recovery.log import parts
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
 from tidestate.recovery.log.manifest_file import InvalidManifest, check, decode, origin, successor
-from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect

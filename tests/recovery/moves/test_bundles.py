@@ -11,12 +11,12 @@ import pytest
 
 from tests.faults.damage.verbs import state_of, went
 from tests.helpers.bundles import files_alone
+from tests.helpers.moves import fork
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log import manifest_file
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to

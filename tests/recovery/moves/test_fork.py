@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.command import json_here
 from tests.helpers.forks import JOB, after
+from tests.helpers.moves import fork
 from tests.helpers.process import longer
 from tests.helpers.spark_inputs import batch, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 

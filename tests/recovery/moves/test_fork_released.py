@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from tests.helpers.collected import root as root
 from tests.helpers.collected import run, whole
+from tests.helpers.moves import fork
 from tests.helpers.process import longer
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import state_files
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import held_pins, read_pins
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import collect, plan_collection
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.storage.objects import Objects

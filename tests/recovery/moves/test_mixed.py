@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.every_store import new_folder
+from tests.helpers.moves import fork, repair
 from tests.helpers.process import LONG, forget, longer
 from tests.helpers.spark_inputs import rows, sample
 from tidestate import Aggregation, agg
@@ -20,8 +21,6 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect

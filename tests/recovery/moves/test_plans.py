@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.helpers.manifests import files_below
+from tests.helpers.moves import execute_repair, repair
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -21,7 +22,7 @@ from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves import repair as repairs
 from tidestate.recovery.moves import reset as resets
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
-from tidestate.recovery.moves.repair import execute_repair, plan_repair, repair
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale
 from tidestate.recovery.moves.reset import execute_reset, plan_reset
 from tidestate.recovery.moves.rewind import plan_rewind

@@ -15,6 +15,7 @@ import tidestate as ts
 from tests.helpers.changed_jobs import added
 from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.forked import ForkedChild
+from tests.helpers.moves import fork
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -24,7 +25,6 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, NotFoundError, UsageError
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of

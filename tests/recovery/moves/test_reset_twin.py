@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.every_store import new_folder, store_config
+from tests.helpers.moves import repair
 from tests.helpers.process import longer
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
@@ -22,7 +23,7 @@ from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import DeliveryId, Manifest
-from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.spec.store import StoreConfig, StoreName

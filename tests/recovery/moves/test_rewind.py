@@ -16,6 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.manifests import files_below, following
+from tests.helpers.moves import repair
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate import agg
@@ -23,7 +24,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import DeliveryId, SparkPosition
 from tidestate.recovery.log.moments import checkpoint_at
-from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rewind import plan_rewind, rewind
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError

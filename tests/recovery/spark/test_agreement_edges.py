@@ -11,6 +11,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.manifests import files_below, following
+from tests.helpers.moves import resync
 from tests.helpers.planned_batch import N, check_mended, entry, fold, seen, start
 from tests.helpers.planned_batch import planned as planned
 from tests.helpers.planned_batch import root as root
@@ -20,7 +21,6 @@ from tidestate.recovery.inspect.verify import _spark, spark_findings
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.spark_log import SparkLog
-from tidestate.recovery.moves.repair import resync
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 

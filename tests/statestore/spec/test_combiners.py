@@ -31,7 +31,7 @@ LIBRARY = """
 import pathlib
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidestate.operators.aggregates.functions import accumulate
+from tidestate.operators.describe.merge_accumulation import accumulation as accumulate
 
 pathlib.Path(__file__).with_suffix(".ran").touch()
 widest = accumulate(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from tests.helpers.moves import fork
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import (  # noqa: F401  (fixtures)
     make_bucket,
@@ -23,7 +24,6 @@ from tests.servers.s3 import (  # noqa: F401  (fixtures)
 from tidestate.operators import Root
 from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.operators.sinks.parquet import ParquetSink
-from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
 from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.objects import Objects

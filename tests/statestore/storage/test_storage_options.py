@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.moves import fork
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.clouds import Cloud
 from tidestate.operators import Root
 from tidestate.operators.sinks.parquet import ParquetSink
-from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.objects import Objects

@@ -1,0 +1,31 @@
+"""A fork, a repair and a resync at once: their plans, executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import check_idle
+from tidestate.recovery.moves.fork import Forked, execute_fork, plan_fork
+from tidestate.recovery.moves.repair import Repair, plan_repair, plan_resync
+from tidestate.recovery.moves.reset import execute_reset
+
+
+def fork(*arguments: Any, **settings: Any) -> Forked:
+    return execute_fork(plan_fork(*arguments, **settings))
+
+
+def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
+    check_idle(checkpoint, force)
+    return execute_repair(checkpoint, plan_repair(checkpoint), force=force)
+
+
+def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
+    check_idle(checkpoint, force)
+    return execute_repair(checkpoint, plan_resync(checkpoint), force=force)
+
+
+def execute_repair(checkpoint: Checkpoint, plan: Repair, *, force: bool = False) -> Repair:
+    if plan.reset is not None:
+        execute_reset(checkpoint, plan.reset, force=force)
+    return plan
