@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from tidestate.operators.bind.stored_description import (
 )
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.queries import (
@@ -62,10 +63,8 @@ from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, MessageTables
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
-from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.spec.tables import TIME, table_named
 from tidestate.statestore.stores.opening import open_store
-
-QuerySchemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
 class Query:
@@ -113,16 +112,9 @@ class Query:
 
     def state(self, table: str) -> pa.Table:
         """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
-        specs = {spec.name: spec for spec in self._tables}
-        if table not in specs:
-            raise UsageError(
-                "the operator has no such table: choose from those listed",
-                code="query-table",
-                table=table,
-                tables=sorted(specs),
-            )
+        spec = table_named(self._tables, table, code="query-table")
         rows = (batch for view in self._views() for batch in view[table].scan())
-        return pa.concat_tables([specs[table].schema.empty_table(), *rows])
+        return pa.concat_tables([spec.no_rows, *rows])
 
     @property
     def partitions(self) -> int:
@@ -430,7 +422,7 @@ def query(
     checkpoint: CheckpointAt = None,
     operator: str | None = None,
     description: Runnable | None = None,
-    schema: QuerySchemas | None = None,
+    schema: Schemas | None = None,
     budget_bytes: int = 256 << 20,
 ) -> Query:
     """Read one operator of the job in folder ``root``, which may be an open `Checkpoint`, at its newest checkpoint by
@@ -457,7 +449,7 @@ def messages_asked(root: str, question: Mapping[str, Any], **form: Any) -> Itera
     return query(root, **question).scan_messages(**form)
 
 
-def _described(name: str, manifest: Manifest, description: Runnable, schema: QuerySchemas | None) -> Plan:
+def _described(name: str, manifest: Manifest, description: Runnable, schema: Schemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     state = manifest.operators[name]
     if schema is None:

@@ -44,6 +44,7 @@ from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
+from tidestate.statestore.spec.tables import table_named
 from tidestate.statestore.storage.private import temporary_folder
 from tidestate.statestore.stores.opening import open_store
 
@@ -200,16 +201,9 @@ class Harness(Generic[Panes]):
     def state(self, table: str, operator: str | None = None) -> pa.Table:
         """The rows of a state table, by partition, then key. Raises `UsageError` for an unknown table."""
         plan = self._plan(operator)
-        specs = {spec.name: spec for spec in plan.tables}
-        if table not in specs:
-            raise UsageError(
-                "the operator has no such table: choose from those listed",
-                code="harness-state",
-                table=table,
-                tables=sorted(specs),
-            )
+        spec = table_named(plan.tables, table, code="harness-state")
         rows = self._read(plan, lambda store: list(store[table].scan()))
-        return pa.concat_tables([specs[table].schema.empty_table(), *rows])
+        return pa.concat_tables([spec.no_rows, *rows])
 
     def counters(self) -> dict[str, int]:
         """The number of events and panes by class, since the beginning."""

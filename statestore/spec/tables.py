@@ -5,6 +5,7 @@ Declared once, written into every manifest, so that a checkpoint describes its o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -326,3 +327,13 @@ def _check_column(spec: TableSpec, column: Column) -> None:
     fits = {"sum": has_sum, "min": has_order, "max": has_order, "append": is_list, "replace": True}[combiner]
     if not fits:
         raise UsageError("this combiner does not support the type of the column", code="combiner-type", **facts)
+
+
+def table_named(specs: Iterable[TableSpec], name: str, *, code: str) -> TableSpec:
+    """The table of this ``name``. Raises `UsageError`, of this ``code`` and with all names, where there is none."""
+    by_name = {spec.name: spec for spec in specs}
+    if name not in by_name:
+        raise UsageError(
+            "the operator has no such table: choose from those listed", code=code, table=name, tables=sorted(by_name)
+        )
+    return by_name[name]
