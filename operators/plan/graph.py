@@ -30,9 +30,10 @@ from tidestate.statestore.spec.tables import TIME
 
 STREAM = "__stream"
 """The column with a row's stream, if several are sent as one."""
-_SENT = {ord("."): "\u2024", ord("`"): "\u02cb"}
-"""What stands for a point in the names of columns on their way through Spark, which would look for a struct, and for
-a backtick, which PySpark does not escape.
+_SENT = {ord("."): "\u2024", ord("`"): "\u02cb", ord("$"): "\ufe69", ord("*"): "\ufe61"}
+"""What stands for a point in the names of columns on their way through Spark, which would look for a struct; for a
+backtick, which PySpark does not escape; for a dollar, as Spark reads ``${…}`` as a variable, in names too; and for a
+star, which would be all columns.
 """
 _RECEIVED = {ord(sent): chr(own) for own, sent in _SENT.items()}
 OF_PANES = ("pane", "timing", "last")

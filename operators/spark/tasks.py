@@ -183,7 +183,8 @@ def level_side(
     _freeze_once()
     task, blocks = _task_number(), list[Block]()
     if after is None:
-        rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
+        # With spark.sql.execution.arrow.useLargeVarTypes Spark hands over large_binary for binary.
+        rows = pa.Table.from_batches([some.cast(_EXCHANGE_SCHEMA) for some in batches], _EXCHANGE_SCHEMA)
         tasks = set(rows["task"].to_pylist())
         invariant(tasks <= {task}, "rows reach their task", found=tasks)
         operators = rows["operator"].to_pylist()

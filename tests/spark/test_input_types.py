@@ -24,6 +24,7 @@ from tidestate.operators import (
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
+LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 def nested(spark: SparkSession, folder: Path) -> DataFrame:
@@ -53,6 +54,37 @@ def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -
     query.stop(drain=True)
     rows = [row for found in evidence.panes(tmp_path / "root") for row in found.elements()]
     assert sorted(row[2:6] for row in rows) == [("a", 6, "a", False), ("b", 2, "b", True)]
+
+
+@pytest.mark.parametrize("chained", [*longer(False), True])
+def test_rows_that_spark_sends_with_long_offsets(spark: SparkSession, tmp_path: Path, chained: bool) -> None:
+    write(tmp_path / "in", 0, batch(EVENTS))  # type: ignore[arg-type]
+    events = ts.stream(event_time="t")
+    described = per_name(events.deduplicate(["who.deep.v", "t"], name="once") if chained else events)
+    spark.conf.set(LARGE, "true")
+    try:
+        started = described.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root", paths=())
+        query = started.start()
+        query.processAllAvailable()
+        query.stop(drain=True)
+    finally:
+        spark.conf.unset(LARGE)
+    rows = [row for found in evidence.panes(tmp_path / "root") for row in found.elements()]
+    assert sorted(row[2:6] for row in rows) == [("a", 6, "a", False), ("b", 2, "b", True)]
+
+
+@pytest.mark.parametrize("paths", [(), ("in_driver", "sql_partials")])
+def test_names_that_mean_something_to_spark(spark: SparkSession, tmp_path: Path, paths: tuple[Any, ...]) -> None:
+    write(tmp_path / "in", 0, batch([(1, "a", 1), (2, "a", 2)]))
+    read = stream(spark, tmp_path / "in").selectExpr("t", "k", "v", "v * 10 as w", "v * 100 as x")
+    named = read.toDF("t", "*", "v", "v${x}", "{v}")
+    described = ts.stream(event_time="t").group_by("*").window(ts.tumbling("10 seconds"))
+    totals = described.aggregate(v=agg.sum("v"), w=agg.sum("v${x}"), x=agg.sum("{v}"))
+    query = totals.on_spark(named, checkpoint=tmp_path / "root", partitions=2, paths=paths).start()
+    query.processAllAvailable()
+    query.stop(drain=True)
+    (row,) = (row for found in evidence.panes(tmp_path / "root") for row in found.elements())
+    assert row[2:6] == ("a", 3, 30, 300)
 
 
 def test_two_columns_of_one_name(spark: SparkSession, tmp_path: Path) -> None:

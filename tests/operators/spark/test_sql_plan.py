@@ -14,6 +14,7 @@ import tidestate as ts
 from tidestate import OperatorStream, agg, fn, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.expressions.builder import expr
+from tidestate.operators.plan.graph import sent_name
 from tidestate.operators.plan.slicing import Slicing
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.spark.sql_columns import SqlValue
@@ -229,3 +230,13 @@ def test_a_name_with_braces_is_that_of_a_column() -> None:
     plan = sql_plan(graph, schema)
     assert isinstance(plan, SqlPlan)
     assert "`{k}`" in entries_query(plan, Bounds(0, 1, None, None, 16)).format(rows="rows")
+
+
+def test_a_name_with_a_variable_is_that_of_a_column() -> None:
+    schema = StructType().add("t", "timestamp").add("k", "string").add("v", "long").add("v${x}", "long")
+    described = counted(m=agg.sum("v"), w=agg.sum("v${x}"))
+    graph = bind_graph(described.graph.description, {"": arrow_schema(schema, schema.names)})
+    batch = StructType().add("t", "timestamp").add("k", "string").add("v", "long").add(sent_name("v${x}"), "long")
+    plan = sql_plan(graph, batch)
+    assert isinstance(plan, SqlPlan)
+    assert "$" not in entries_query(plan, Bounds(0, 1, None, None, 16))
