@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import replace as replace_fields
 from functools import partial
 
@@ -116,6 +116,7 @@ def _bound_chain(
         signed = says_signed(operator) or any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
             _check_signed(operator)
+            _check_identity(operator, origins, nodes)
             if (error := unclear_sides(operator, origins, nodes)) is not None:
                 unclear[operator.name] = error
         operator = knowing_signs(operator, signed=signed, by_name=operator.name in by_name)
@@ -281,6 +282,31 @@ def _check_signed(one: Runnable) -> None:
             operator=one.name,
         )
     check_stages(one)
+
+
+def _check_identity(one: Runnable, origins: Iterable[str], nodes: Mapping[str, Node]) -> None:
+    """Check that messages that are known by an identity are no panes that operators of the job correct: a window's
+    second correction has all that the first one has, the pane's number aside, which no operator reads.
+    """
+    known = one.known if isinstance(one, Windowed) else None
+    if known is not None and known.identity and _corrects_panes(origins, nodes):
+        raise UsageError(
+            "these messages are panes that an operator of the job corrects, and of two corrections of a window the "
+            "second would have the identity of the first and be left out as one that comes again: remove "
+            '.messages(…), or let the operator emit each window once, .allowed_lateness("0 seconds")',
+            code="signed",
+            operator=one.name,
+            identity=known.identity,
+        )
+
+
+def _corrects_panes(origins: Iterable[str], nodes: Mapping[str, Node]) -> bool:
+    """Whether rows of one of these are panes that are taken back, however many operators pass them on."""
+    retracting = [nodes[name] for name in origins if name in nodes and nodes[name].plan.retracts]
+    return any(
+        isinstance(node.plan, GroupTables) or _corrects_panes([feed.origin for feed in node.feeds], nodes)
+        for node in retracting
+    )
 
 
 def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:

@@ -218,6 +218,21 @@ def test_panes_that_come_again_count_once_by_an_identity_with_their_kind(tmp_pat
     assert net_of(pa.concat_tables(panes_again)) == net_of(pa.concat_tables(panes_once)) != {}
 
 
+@pytest.mark.parametrize("way", ["straight", "moved", "united"])
+def test_messages_that_an_operator_of_the_job_corrects_have_no_identity(way: str) -> None:
+    """A window's second correction has all that its first one has: it was left out, in silence."""
+    panes: Any = retracting()
+    if way != "straight":
+        panes = panes.timed_by("window_start").shift_time("0 s", duration="1 s", end="until", name="moved")
+    if way == "united":
+        panes = ts.union(a=panes, b=panes)
+    groups = panes.group_by("k").window(ts.tumbling("1 minute")).aggregate(s=agg.sum("n")).allowed_lateness(LATE)
+    known = groups.accumulation("retracting").named("last").messages(identity=("window_start", "k", "kind"))
+    with pytest.raises(UsageError, match="an operator of the job corrects") as refused:
+        known.harness(PANES if way == "straight" else {"a": PANES})
+    assert refused.value.code == "signed"
+
+
 # What is not clear
 
 
