@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidestate as ts
-from tests.helpers.spark_inputs import job, sample, write
+from tests.helpers.spark_inputs import at, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation, agg
 from tidestate.operators.spark import in_driver, transport
@@ -98,6 +98,24 @@ def test_blocks_of_more_bytes_are_left_to_tasks(
     assert [scan.in_driver for scan in scans] == [False] * 5
     assert tries == [200, 200]
     job().standalone(checkpoint=tmp_path / "alone", partitions=4).run(tables, drain=True)
+    assert whole(tmp_path / "root") == whole(tmp_path / "alone")
+
+
+@pytest.mark.classic("jvm")
+def test_blocks_that_spark_does_not_collect_are_left_to_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    number = 20_000
+    times = pa.array([at(place % 60) for place in range(number)], pa.timestamp("us", tz="UTC"))
+    keys = pa.array([f"key {place * 7919 % number}" for place in range(number)])
+    rows = pa.table({"t": times, "k": keys, "v": pa.array(range(number)), "id": pa.array(range(number))})
+    settings, name = spark._jsc.sc().conf(), "spark.driver.maxResultSize"  # type: ignore[union-attr]
+    former = settings.get(name, "1g")
+    settings.set(name, "100k")
+    try:
+        in_driver = run(job(), [rows, rows.slice(0, 100)], tmp_path, spark, paths=PATHS)
+    finally:
+        settings.set(name, former)
+    assert in_driver == [False, True]  # each with a query of its own, whose first try it is
+    job().standalone(checkpoint=tmp_path / "alone", partitions=3).run([rows, rows.slice(0, 100)], drain=True)
     assert whole(tmp_path / "root") == whole(tmp_path / "alone")
 
 
