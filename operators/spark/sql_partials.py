@@ -44,8 +44,10 @@ from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.limits import KEY_BYTES
 
-MOST_ENTRIES = 50_000
-"""What the driver takes of a batch, at most; with more, all its rows are handed over."""
+MOST_ENTRIES, ENTRY_BYTES = 50_000, 512
+"""What the driver takes of a batch, at most, and how much of the budget of the store for each; with more, all rows
+are handed over.
+"""
 SAMPLED, FIRST_SAMPLED, LEAST_EVERY = 1_000, 64, 16
 """About so many rows are the sample of a batch as large as the one before: the first ones of each input partition,
 and then every so many, at least.
@@ -455,13 +457,14 @@ class SqlPartials:
             return sql
         if self._pause.skips():
             return TOO_MANY
-        if self.entries is not None and self.entries > MOST_ENTRIES // 2:
+        most = min(MOST_ENTRIES, batch.store.budget_bytes // ENTRY_BYTES)
+        if self.entries is not None and self.entries > most // 2:
             return TOO_MANY
         watch, context = Stopwatch(), batch.start(batch.inputs[sql.plan.name])
         with watch.timed("transfer"):
             bounds = bounds_of(sql, context, self._events)
-            table = entries(rows, sql, bounds).limit(MOST_ENTRIES + 1).toArrow()
-        if table.num_rows > MOST_ENTRIES:
+            table = entries(rows, sql, bounds).limit(most + 1).toArrow()
+        if table.num_rows > most:
             self._pause.lengthen()
             return TOO_MANY
         self._pause.end()
