@@ -25,8 +25,8 @@ def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """Whether these rows are smaller than that together: to say what is theirs of their buffers takes thirty times as
     long as to say how large these are.
     """
-    whole = sum(part.get_total_buffer_size() for part in parts)
-    return whole < limit_bytes or sum(part.nbytes for part in parts) < limit_bytes
+    buffer_bytes = sum(part.get_total_buffer_size() for part in parts)
+    return buffer_bytes < limit_bytes or sum(part.nbytes for part in parts) < limit_bytes
 
 
 def total(many: Sequence[Counters]) -> Counters:

@@ -302,6 +302,7 @@ def _check_identity(one: Runnable, origins: Iterable[str], nodes: Mapping[str, N
 
 def _corrects_panes(origins: Iterable[str], nodes: Mapping[str, Node]) -> bool:
     """Whether rows of one of these are panes that are taken back, however many operators pass them on."""
+    # A stream that retracts has rows of the user's, whose identity may well tell them apart.
     retracting = [nodes[name] for name in origins if name in nodes and nodes[name].plan.retracts]
     return any(
         isinstance(node.plan, GroupTables) or _corrects_panes([feed.origin for feed in node.feeds], nodes)

@@ -87,7 +87,11 @@ def _is_name(name: object) -> bool:
 
 
 def quoted_in_spark(name: str) -> str:
-    """A name of a column as Spark's SQL takes it, whatever is in it."""
+    """A name of a column as Spark's SQL takes it. Raises `UsageError` (``sink-columns``) where it cannot."""
+    if "${" in name:
+        # Between backticks too Spark puts the value of a variable there, and nothing keeps it from that: the name
+        # would be that of no column, or of another one.
+        raise _wrong("Spark takes ${…} in a name for a variable: give it another name in the job", columns=[name])
     return "`" + name.replace("`", "``") + "`"
 
 

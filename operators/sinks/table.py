@@ -70,7 +70,7 @@ class TableSink(WithdrawingSink):
     On Spark alone: other runners refuse it (``sink-runner``).
     """
 
-    target_columns = TargetColumns(ignores_case=True, lacks=not_of_delta)
+    target_columns = TargetColumns(ignores_case=True, lacks=not_of_delta, in_spark=True)
     needs_spark = True
 
     @checked

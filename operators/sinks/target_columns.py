@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
+from tidestate.operators.sinks.stored_columns import quoted_in_spark
 from tidestate.statestore.errors import UsageError
 
 _OTHER_NAME = "give it another name there, columns={column: name in the target}, or rename the result"
@@ -19,16 +20,20 @@ _WITHOUT = "leave them out, columns=[…], cast what they are made of, or take a
 class TargetColumns:
     """``ignores_case``: two names that differ in case alone are one there. ``longest``: the bytes that a name may
     have, 0 for any number. ``taken``: names that it has for columns of its own. ``lacks``: whether it has no such
-    type; asked for each type inside of lists, structs and maps too.
+    type; asked for each type inside of lists, structs and maps too. ``in_spark``: statements of Spark's name them.
     """
 
     ignores_case: bool = False
     longest: int = 0
     taken: Collection[str] = ()
     lacks: Callable[[pa.DataType], bool] = lambda _kind: False
+    in_spark: bool = False
 
     def check(self, columns: pa.Schema, sink: str) -> None:
         """Raise `UsageError` (``sink-columns``) where no target can have these ``columns`` of plain types."""
+        if self.in_spark:
+            for name in columns.names:
+                quoted_in_spark(name)
         if self.ignores_case and (same := same_but_for_case(columns.names)):
             raise _wrong(f"the target takes these columns for one: of one of them {_OTHER_NAME}", sink, same)
         if taken := [name for name in columns.names if name in self.taken]:

@@ -36,8 +36,8 @@ from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
-from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.plain_types import decimal_of
+from tidestate.operators.spark.scan.batch import Pause
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
 from tidestate.operators.spark.types import arrow_schema, quoted
 from tidestate.statestore.arrays import Flags, Values
@@ -337,6 +337,7 @@ def _lane(sql: SqlPlan, bounds: Bounds) -> str:
     out = f"WHEN NOT single AND NOT kept THEN {LEFT_OUT}L" if sql.columns.kept else ""
     late = "" if bounds.watermark_us is None else f"WHEN t < watermark_us THEN {LATE_SIDE}L"
     ahead = "" if bounds.ahead_us is None else f"WHEN t > ahead_us THEN {FUTURE_SIDE}L"
+    # A row that is left out may be late or in the future too, and is on neither side: that comes first.
     side = f"CASE {out} {late} {ahead} ELSE 0L END" if out or late or ahead else "0L"
     in_task = f"(rid & {(1 << ROW_NUMBER_BITS) - 1}L)"
     in_sample = f"{in_task} < {FIRST_SAMPLED} OR {in_task} % sample_step = 0"
@@ -344,6 +345,7 @@ def _lane(sql: SqlPlan, bounds: Bounds) -> str:
 
 
 def _are_left_out(table: pa.Table) -> Flags:
+    # Numbers of rows are multiples of the count of sides, so the remainder is the side.
     sides = positions(table["lane"]) % SIDE_COUNT
     return np.equal(sides, LEFT_OUT)
 

@@ -165,7 +165,7 @@ def map_side(
         yield from failed(batch, error)
 
 
-def few_bytes_side(batch: MicroBatch, most: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def bounded_map_side(batch: MicroBatch, most: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """`map_side`, which sends so many bytes at ``most``: the driver takes what it makes."""
     return _bounded(batch, most, map_side(batch, batches))
 
@@ -256,6 +256,7 @@ def sent_blocks(rows: pa.Table) -> list[Block]:
     """The blocks that tasks of stage 0 have sent. Raises as `results_of`."""
     rows = rows.cast(_EXCHANGE_SCHEMA)
     operators = rows["operator"].to_pylist()
+    # A task that fails sends this to each task of a second stage, and so to the driver, in the place of blocks.
     results_of(rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_())).to_pylist())
     return list(_blocks(rows, operators, set(operators)))
 

@@ -25,16 +25,15 @@ from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import SPARK_4, frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver, most_block_bytes
-from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.scan.batch import printable_reason
+from tidestate.operators.spark.scan.batch import Pause, printable_reason
 from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError
 from tidestate.operators.spark.sql_partials import SqlPartials
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
     SentStates,
+    bounded_map_side,
     exchanged_rows,
-    few_bytes_side,
     level_rows,
     level_side,
     map_side,
@@ -116,8 +115,10 @@ class FrameTransport:
         """The blocks of a batch, which tasks make and the driver collects. Raises `NeedsJvmError` if they have more
         than so many bytes together, else as `run`.
         """
-        tasks = self._platform.parallelism  # more input partitions share them, so that it is known how many send
-        run = partial(few_bytes_side, batch.with_states({}), most // tasks)
+        # More input partitions share these tasks: how many send has to be known before, so that each has its part of
+        # the limit, and nothing says how many partitions a batch has but its plan.
+        tasks = self._platform.parallelism
+        run = partial(bounded_map_side, batch.with_states({}), most // tasks)
         return sent_blocks(self._read(rows.coalesce(tasks), batch.graph).mapInArrow(run, EXCHANGE).toArrow())
 
     def _read(self, rows: DataFrame, graph: Graph) -> DataFrame:
@@ -282,14 +283,15 @@ class SparkTransport:
         """The results of a batch whose rows are handed over to tasks, and whose steps the driver takes, as a second
         stage would take longer; None if tasks must take them.
         """
-        here, pause = self._in_driver, self._pause
-        if here is None or not SPARK_4 or any(plan.calls_user_code for plan in batch.graph.plans.values()):
+        driver, pause = self._in_driver, self._pause
+        # Functions of the user's may take long: tasks call them in several processes, the driver in one thread.
+        if driver is None or not SPARK_4 or any(plan.calls_user_code for plan in batch.graph.plans.values()):
             return None
         if pause.skips():
             return None
         most = most_block_bytes(batch)
         try:
-            results = here.finish(batch, lambda of_driver: self._by_frame.blocks(of_driver, rows.checked(), most))
+            results = driver.finish(batch, lambda of_driver: self._by_frame.blocks(of_driver, rows.checked(), most))
         except NeedsJvmError:
             pause.lengthen()
             return None

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.pauses import Pause
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.scan.analysed import DeltaFiles, ReaderSettings, StreamRelation
@@ -235,7 +234,31 @@ NO_PLAN = "a client of Spark Connect has no plan of the stream"
 IN_ORDER = "rows are processed in the order of columns"
 ROW_GROUP_SHARE = 2
 """The columns of a row group may have half the memory budget."""
+LONGEST_PAUSE = 64
+"""The most batches that go without a try."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+class Pause:
+    """After a try in vain one batch goes without one, then two, four and so on."""
+
+    def __init__(self) -> None:
+        self._length = self._left = 0
+
+    def skips(self) -> bool:
+        """Whether the next batch goes without a try, which counts it."""
+        skipped = self._left > 0
+        self._left -= skipped
+        return skipped
+
+    def lengthen(self) -> None:
+        """A try was in vain."""
+        self._length = min(2 * self._length or 1, LONGEST_PAUSE)
+        self._left = self._length
+
+    def end(self) -> None:
+        """A try has worked: the next pause is short again."""
+        self._length = 0
 
 
 class BatchScans:

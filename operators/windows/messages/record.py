@@ -244,6 +244,7 @@ def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, context: C
     old, new = stored.num_rows, batch.num_rows
     for name in (START, END):
         batch = batch.set_column(batch.column_names.index(name), name, becomes[name].slice(old, new))
+    # With all that is stored of them: what is merged needs no second look at the table.
     replaced = stored.append_column("new_start", becomes[START].slice(0, old))
     replaced = replaced.append_column("new_end", becomes[END].slice(0, old))
     touched = np.isin(merged.owner[:old], merged.owner[old:])

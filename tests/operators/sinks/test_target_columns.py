@@ -20,6 +20,8 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.kafka import KafkaSink
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.postgres import PostgresSink
+from tidestate.operators.sinks.stored_columns import stored_columns
+from tidestate.operators.sinks.table import TableSink
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", "UTC")
@@ -64,6 +66,18 @@ def test_a_changelog_has_the_column_change_for_itself(kind: str, key: str, resul
     error = refused(job(key, **{result: agg.count()}), rows(key), sink, tmp_path)
     assert error.context["columns"] == ["change"]
     assert 'store changes="append"' in str(error)
+
+
+@pytest.mark.parametrize("name", ["v${x}", "${spark:a.b}"])
+def test_a_name_in_which_spark_finds_a_variable(name: str) -> None:
+    """It would be the name of another column, such as ``v``."""
+    schema = pa.schema([("k", pa.string()), (name, pa.int64())])
+    with pytest.raises(UsageError, match="variable") as ended:
+        TableSink.target_columns.check(schema, "a sink")
+    assert (ended.value.code, ended.value.context["columns"]) == ("sink-columns", [name])
+    with pytest.raises(UsageError, match="variable"):
+        stored_columns({"k": "k", name: "v"}, None).expressions("")
+    assert stored_columns(None, None).expressions("") == ["*"]  # no name is in that statement
 
 
 CLASHES: list[tuple[str, str, str, list[str]]] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidestate.operators.spark.pauses import LONGEST_PAUSE, Pause
+from tidestate.operators.spark.scan.batch import LONGEST_PAUSE, Pause
 
 
 def test_pauses_grow_with_each_try_in_vain() -> None:
