@@ -401,7 +401,9 @@ def _log_restore(name: str) -> RestoreCallback:
 OUTPUT_BYTES = 32 << 20
 """The rows in memory from which they are written."""
 ENCODED = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
-"""Columns with so few values that a dictionary of them is smaller than the column."""
+"""Columns that mostly have so few values that a dictionary of them is smaller than the column."""
+SAMPLED_ROWS = 1024
+"""Of the first rows of a file these show whether a column has few values. Those of sessions have nearly as many bounds."""
 
 
 def write_panes(
@@ -431,8 +433,9 @@ def write_outputs(objects: Objects, folder: str, sequence: int, tables: Iterable
 
 
 def _write_output(objects: Objects, folder: str, sequence: int, rows: pa.Table) -> FileRef:
-    sink = pa.BufferOutputStream()
-    dictionary = [name for name in rows.column_names if name in ENCODED]
+    sink, sample = pa.BufferOutputStream(), rows.slice(0, SAMPLED_ROWS)
+    named = [name for name in rows.column_names if name in ENCODED]
+    dictionary = [name for name in named if 2 * len(sample[name].unique()) <= sample.num_rows]
     pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
     data = sink.getvalue()
     path = f"{folder}/{sequence:020d}-{uuid.uuid4().hex}.parquet"

@@ -273,10 +273,9 @@ def _begins(keys: Numbers, starts: Numbers, ends: Numbers) -> Flags:
     Units are in the order of key and cell, so of their ends, not of their starts. Keys are laid out on one line.
     """
     new_key = np.append(True, keys[1:] != keys[:-1])
-    places, width = on_a_line(np.concatenate([starts, ends]), int(new_key.sum()))
-    stretch = (np.cumsum(new_key) - 1) * width
-    reached = np.maximum.accumulate(stretch + places[len(keys) :])
-    from_here = np.minimum.accumulate((stretch + places[: len(keys)])[::-1])[::-1]
+    from_here, reached = on_a_line(new_key, starts, ends)
+    np.maximum.accumulate(reached, out=reached)
+    np.minimum.accumulate(from_here[::-1], out=from_here[::-1])
     first: Flags = new_key.copy()
     first[1:] |= from_here[1:] >= reached[:-1]
     return first

@@ -68,26 +68,30 @@ def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Fl
     """
     if not len(starts):
         return first_of_key
-    places, width = on_a_line(np.concatenate([starts, ends]), int(first_of_key.sum()))
-    stretch = (np.cumsum(first_of_key) - 1) * width
-    reached = np.maximum.accumulate(stretch + places[len(starts) :])
+    begins, reached = on_a_line(first_of_key, starts, ends)
+    np.maximum.accumulate(reached, out=reached)
     first = first_of_key.copy()
-    first[1:] |= (stretch + places[: len(starts)])[1:] >= reached[:-1]
+    first[1:] |= begins[1:] >= reached[:-1]
     return first
 
 
-def on_a_line(times: Numbers, copies: int) -> tuple[Numbers, int]:
-    """``times`` (not empty) as numbers in [0, width) in the same order, and that width; ``copies`` times it fits in
-    int64.
+def on_a_line(first_of_key: Flags, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+    """``starts`` and ``ends`` with the keys laid out one after another: all of a key are before all of the next.
 
-    They are distances from the earliest if those are small enough, as in practice; else ranks.
+    Rows, at least one, are in the order of keys. Times are distances from the earliest, if those of all keys fit in
+    int64, as in practice; else ranks.
     """
-    earliest = int(times.min())
-    width = int(times.max()) - earliest + 1
-    if width * copies < 2**63:
-        return times - earliest, width
-    distinct, ranks = np.unique(times, return_inverse=True)
-    return ranks.astype(np.int64), len(distinct)
+    earliest = int(min(starts.min(), ends.min()))
+    latest = int(max(starts.max(), ends.max()))
+    stretch = np.cumsum(first_of_key)
+    if (latest - earliest + 1) * int(stretch[-1]) >= 2**63:
+        distinct, places = np.unique(np.concatenate([starts, ends]), return_inverse=True)
+        starts, ends = np.split(places.astype(np.int64), 2)
+        earliest, latest = 0, len(distinct) - 1
+    stretch -= 1
+    stretch *= latest - earliest + 1
+    stretch -= earliest  # may wrap around, and is right again where a time is added
+    return stretch + starts, stretch + ends
 
 
 def _int64(column: pa.ChunkedArray) -> Numbers:
