@@ -523,9 +523,9 @@ def _judgement(
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
         early = plan.too_late(events, times, watermark_us)
-    failed = [(check.failing(events, times), check.reason) for check in checks]
+    failed = [(failing(events, times), reason) for reason, failing in checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
-    return reasons, [failing for failing, _ in failed]
+    return reasons, [flags for flags, _ in failed]
 
 
 def judge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
@@ -22,13 +22,13 @@ from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.input_spec import (
     Check,
     InputSpec,
-    has_place,
-    not_null,
-    short_key,
-    time_in_range,
+    beyond_range,
+    lacking,
+    misplaced,
+    too_long_keys,
     window_checks,
 )
-from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
+from tidestate.operators.plan.reasons import BAD_OFFSET, KEY_TOO_LONG, NULL_KEY, NULL_TIME, OUT_OF_RANGE
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.stages import COMPUTED
 from tidestate.operators.plan.transition import Timer, Transition
@@ -155,14 +155,14 @@ class Plan(ABC):
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """What a row must meet: the first that it fails gives the reason in the ledger. Lateness comes after."""
-        keys = tuple(dict.fromkeys([*self.never_null, *self.input.order]))
+        order, keys = self.input.order, tuple(dict.fromkeys([*self.never_null, *self.input.order]))
         return (
             *self.own_checks,
-            *((has_place(self.input.order),) if self.input.order else ()),
-            not_null((self.input.event_time,), NULL_TIME),
-            not_null(tuple(self.never_null), NULL_KEY),
-            short_key(keys),
-            time_in_range(),
+            *(((BAD_OFFSET, partial(misplaced, order)),) if order else ()),
+            (NULL_TIME, partial(lacking, (self.input.event_time,))),
+            (NULL_KEY, partial(lacking, tuple(self.never_null))),
+            (KEY_TOO_LONG, partial(too_long_keys, keys)),
+            (OUT_OF_RANGE, beyond_range),
         )
 
     @property
