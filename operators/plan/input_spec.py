@@ -37,7 +37,7 @@ module, or a partial of one.
 """
 
 
-def lacking(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+def any_null(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
     """Rows with a null in any of ``columns``."""
     return nulls_in(events, columns)
 

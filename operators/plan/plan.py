@@ -22,8 +22,8 @@ from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.input_spec import (
     Check,
     InputSpec,
+    any_null,
     beyond_range,
-    lacking,
     misplaced,
     too_long_keys,
     window_checks,
@@ -159,8 +159,8 @@ class Plan(ABC):
         return (
             *self.own_checks,
             *(((BAD_OFFSET, partial(misplaced, order)),) if order else ()),
-            (NULL_TIME, partial(lacking, (self.input.event_time,))),
-            (NULL_KEY, partial(lacking, tuple(self.never_null))),
+            (NULL_TIME, partial(any_null, (self.input.event_time,))),
+            (NULL_KEY, partial(any_null, tuple(self.never_null))),
             (KEY_TOO_LONG, partial(too_long_keys, keys)),
             (OUT_OF_RANGE, beyond_range),
         )

@@ -15,8 +15,8 @@ from tidestate import agg
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, SlidingLifetimes
 from tidestate.operators.plan.input_spec import (
     TOUCHED_LIMIT,
+    any_null,
     beyond_range,
-    lacking,
     misplaced,
     short_spans,
     too_long_keys,
@@ -43,7 +43,7 @@ def failing(check: Failing, times: list[int] | None = None, **columns: Any) -> l
 @pytest.mark.parametrize(
     ("check", "columns", "rows"),
     [
-        (partial(lacking, ("a", "b")), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
+        (partial(any_null, ("a", "b")), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
         (partial(too_long_keys, ("a",)), {"a": ["short", LONG, None]}, [1]),
         (partial(misplaced, ("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
         (partial(misplaced, ("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
