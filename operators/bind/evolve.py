@@ -210,11 +210,6 @@ def as_begun(stored: OperatorState, plan: Plan) -> Plan:
     return with_lateness(plan, 0) if follows else plan
 
 
-def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
-    """Raise what `take_over` raises where the state of ``head`` cannot follow ``graph``; nothing is made."""
-    take_over(graph, head, may_change=may_change, dropped=dropped)
-
-
 def evolve(
     stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool, dropped: Dropped = "ask"
 ) -> tuple[Plan, OperatorState, list[SettingChange]]:

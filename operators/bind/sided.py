@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, name_taken, require_columns
@@ -36,12 +39,7 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
     plan = JoinPlan(
         name=description.name,
         kind=description.windows or Global(),
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.on),
-            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        ),
+        input=_input(types, description.on, _watermarks(description)),
         allowed_us=description.allowed_us,
         configuration=configuration_of(description),
         joined=description,
@@ -59,12 +57,7 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
         _check_place(types, column, what, description.sides, description.sides.names[0])
     return UnionPlan(
         name=description.name,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=(types.field(AT),),
-            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        ),
+        input=_input(types, (AT,), _watermarks(description)),
         configuration=configuration_of(description),
         in_order=description.in_order,
         has_plain_rows=description.signed is False,
@@ -81,13 +74,10 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     plan = SessionJoinPlan(
         name=description.name,
         kind=description.windows,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.session),
-            watermarks=_of_offsets(description)
-            if description.windows.by_offset
-            else description.watermarks or by_side(description.sides, description.delays_us),
+        input=_input(
+            types,
+            description.session,
+            _of_offsets(description) if description.windows.by_offset else _watermarks(description),
             future_us=FUTURE_US if late is None else LIMIT_US,
             order=(AT,) if description.windows.by_offset else (),
         ),
@@ -98,6 +88,10 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     )
     _check_places(plan, types)
     return plan
+
+
+def _watermarks(description: Join | Union | SessionJoin) -> Watermarks:
+    return description.watermarks or by_side(description.sides, description.delays_us)
 
 
 def _of_offsets(description: SessionJoin) -> Watermarks:
@@ -129,16 +123,17 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
             _check_place(types, column, what, description.sides, side)
     return OverlapPlan(
         name=description.name,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.on),
-            watermarks=description.watermarks,
-        ),
+        input=_input(types, description.on, description.watermarks),
         configuration=configuration_of(description),
         joined=description,
         in_order=True,
     )
+
+
+def _input(types: pa.Schema, key: Sequence[str], watermarks: Watermarks, **more: Any) -> InputSpec:
+    """The rows of the one stream, by these columns."""
+    fields = tuple(key_field(types.field(name)) for name in key)
+    return InputSpec(event_time=AT, schema=types, key=fields, watermarks=watermarks, **more)
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Rolling, Sessions, Sliding, Windows
 from tidestate.operators.plan.plan import PANE_KIND
@@ -156,7 +155,8 @@ def _by_number(kind: Windows | None) -> bool:
 
 def _check_triggers(description: Windowed) -> None:
     triggers, kind = description.triggers, description.windows
-    if _is(triggers.early, "every_event_time") and (_by_number(kind) or isinstance(kind, Global)):
+    by_event_time = triggers.early is not None and triggers.early.kind == "every_event_time"
+    if by_event_time and (_by_number(kind) or isinstance(kind, Global)):
         raise UsageError(
             "these windows have no event time, so a trigger by event time never fires: use a trigger by count or "
             "processing time",
@@ -220,7 +220,3 @@ def _check_retention(description: Windowed) -> None:
             retain=text_of(retained.span_us),
             lateness=text_of(description.lateness_us),
         )
-
-
-def _is(trigger: Trigger | None, kind: str) -> bool:
-    return trigger is not None and trigger.kind == kind

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
+from tidestate.operators.bind.evolve import TakenOver, after_step, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.describe.configuration import BY_HAND
@@ -321,15 +321,15 @@ class Job:
         if policy.messages == "replay":
             check_replay(graph, runner)
         checkpoint = checkpoint.as_new_run()
-        follow: dict[str, Any] = {"may_change": may_change, "dropped": policy.dropped}
-        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, **follow))
+        follow = partial(take_over, graph, may_change=may_change, dropped=policy.dropped)
+        newest = open_for_start(checkpoint, policy, follow)
         head = newest.manifest if newest else None
         check_runner(head, runner)
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
         check_letter_case(checkpoint, graph.plans, head.operators if head is not None else ())
-        taken = take_over(graph, head, **follow) if head is not None else None
+        taken = follow(head) if head is not None else None
         graph = as_it_began(graph, head)
         check(head)
         if newest is not None and newest.manifest.drained:

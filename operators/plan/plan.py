@@ -108,7 +108,9 @@ class Plan(ABC):
     zones: Mapping[str, ZoneRules] = field(default_factory=dict)
     """The rules of the time zones that its expressions name, as its manifest has them."""
     rows_are: RowKind = "live"
-    """What the rows of its input are, in this micro-batch; see `for_late_rows`."""
+    """What the rows of its input are, in this micro-batch: windows take those of the late ledger until they expire,
+    and they claim no watermark; those of a replay put messages back.
+    """
 
     def with_input(self, **changes: Any) -> Self:
         """The same with these changes to its input."""
@@ -124,12 +126,6 @@ class Plan(ABC):
     def partition_by(self) -> tuple[str, ...]:
         """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
         return tuple(self.input.key_names)
-
-    def for_late_rows(self) -> Self:
-        """The same for a micro-batch whose rows are from the late ledger: their windows take them until they expire,
-        and they claim no watermark.
-        """
-        return replace(self, rows_are="ledger")
 
     @property
     def reprocesses(self) -> bool:
@@ -602,18 +598,6 @@ class ReplayedPlan(Plan):
     @property
     def stands(self) -> bool:
         return self.may_stand and self.loss is not None
-
-    def while_missing(self, loss: Loss) -> Self:
-        """The same while messages are missing."""
-        return replace(self, loss=loss)
-
-    def resuming(self) -> Self:
-        """The same for the first micro-batch after a loss is over."""
-        return replace(self, resumes=True)
-
-    def for_replay(self) -> Self:
-        """The same for a micro-batch whose input is a replay: it puts messages back."""
-        return replace(self, rows_are="replay")
 
     @property
     def replaying(self) -> bool:

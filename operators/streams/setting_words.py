@@ -26,7 +26,7 @@ from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLi
 from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
+from tidestate.operators.progress.cti_settings import EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.given_origins import GivenOrigins
@@ -430,12 +430,11 @@ def _cti_settings(stored: StoredSettings) -> CtiSettings | dict[str, CtiSettings
     """CTI settings, the same for all sources or by source."""
     if stored is None:
         return None
-    by_source = {source: _cti_setting(settings) for source, settings in stored.items()}
+    by_source = {
+        source: CtiSettings(settings.policy, settings.generation, settings.import_from)
+        for source, settings in stored.items()
+    }
     return by_source[""] if [*by_source] == [""] else by_source
-
-
-def _cti_setting(settings: AdvanceTime) -> CtiSettings:
-    return CtiSettings(settings.policy, settings.generation, settings.import_from)
 
 
 def _lifetime_of(described: Runnable, ctis: Ctis) -> Any:
