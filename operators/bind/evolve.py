@@ -154,25 +154,23 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     check_operators(head.operators, graph.plans, dropped)
     graph, zones = follow_zones(graph, head, zones_of_job(head.operators, graph.plans))
     partitions = len(next(iter(head.operators.values())).partitions)
-    nodes, operators, changes, unfollowed = [], {}, {}, {}
+    plans, operators, changes, unfollowed = dict(graph.plans), {}, {}, {}
     for node in graph.nodes:
         name, stored = node.plan.name, head.operators.get(node.plan.name)
         if stored is None:
-            nodes.append(node)
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
         begun = as_begun(stored, node.plan)
         if isinstance(begun, DedupPlan) and begun is not node.plan:
             unfollowed[name] = node.plan.allowed_us
-        plan, operators[name], changes[name] = evolve(
+        plans[name], operators[name], changes[name] = evolve(
             stored, begun, head.id + 1, may_change=may_change, dropped=dropped
         )
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
-        nodes.append(replace(node, plan=plan))
     if may_change and (behind := refused_behind(graph, head.operators, stored_stages(head, graph))) is not None:
         name, change = behind
         raise refusal(name, [change])
-    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed, zones, by_name)
+    return TakenOver(graph.with_plans(plans), operators, changes, unfollowed, zones, by_name)
 
 
 def stored_stages(head: Manifest, graph: Graph) -> dict[str, tuple[StoredStage, ...]]:
@@ -210,11 +208,6 @@ def as_begun(stored: OperatorState, plan: Plan) -> Plan:
         return plan.begun_as(stored_description(stored))
     follows = plan.follows and plan.allowed_us and LATENESS not in stored.configuration
     return with_lateness(plan, 0) if follows else plan
-
-
-def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
-    """Raise what `take_over` raises where the state of ``head`` cannot follow ``graph``; nothing is made."""
-    take_over(graph, head, may_change=may_change, dropped=dropped)
 
 
 def evolve(
@@ -326,12 +319,10 @@ def with_bounds(plan: Plan, operator: OperatorState) -> Plan:
 
 def after_step(graph: Graph) -> Graph:
     """After a step nothing is left of what had been closed, or waited, before settings changed."""
-    if all(node.plan.closed_us is None and not node.plan.settles for node in graph.nodes):
+    if all(plan.closed_us is None and not plan.settles for plan in graph.plans.values()):
         return graph
-    plans = [replace(node.plan, closed_us=None, settles=False) for node in graph.nodes]
-    return replace(
-        graph, nodes=tuple(replace(node, plan=plan) for node, plan in zip(graph.nodes, plans, strict=True))
-    )
+    plans = {name: replace(plan, closed_us=None, settles=False) for name, plan in graph.plans.items()}
+    return graph.with_plans(plans)
 
 
 def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, int | None]:

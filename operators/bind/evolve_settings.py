@@ -28,6 +28,8 @@ PLAIN = (MaxEventTime, Fixed, Punctuation)
 
 SettingRule = Callable[[Any, Any, Plan], str]
 """Why a setting cannot change from one value to another under a plan; empty where it can."""
+SettingRules = dict[str, tuple[SettingRule, str]]
+"""By setting: whether it may change, and what a change means for what there is."""
 
 
 def _kinds(generator: Claimant) -> list[type[Claimant]]:
@@ -118,29 +120,21 @@ def _in_order(_was: Any, now: Any, plan: Plan) -> str:
     return "" if now else "rows that wait for the watermark would be lost"
 
 
-_WATERMARK: dict[str, tuple[SettingRule, str]] = {
-    "watermark_delay_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
-    "delays_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
-    "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
-}
-_ORIGINS: dict[str, tuple[SettingRule, str]] = {
+_CAUGHT_UP = "the watermark never goes back: it waits until the input has caught up"
+_COMMON: SettingRules = {
+    "watermark_delay_us": (_always, _CAUGHT_UP),
+    "delays_us": (_always, _CAUGHT_UP),
+    "watermark": (_watermark, _CAUGHT_UP),
     "output_origin": (
         _always,
         "for rows from now on: an origin counts its buffers from 1, and goes on where it had counted before; without "
         "one rows lose these columns",
-    )
-}
-_STAGES: dict[str, tuple[SettingRule, str]] = {
+    ),
     # Types of the columns that the operator sees are compared as such.
     STAGES: (stages_rule, "for rows from now on; those in the late ledger may be put back by it"),
 }
-_IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
-# Who reads the rows says whether its state can follow.
-_SIGNED: tuple[SettingRule, str] = (_always, "for rows from now on")
-_WINDOWED: dict[str, tuple[SettingRule, str]] = {
-    **_WATERMARK,
-    **_ORIGINS,
-    **_STAGES,
+_WINDOWED: SettingRules = {
+    **_COMMON,
     "allowed_lateness_us": (_lateness, "windows that were forgotten stay forgotten"),
     "late_rule": (_late_rule, "for events from now on"),
     "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
@@ -153,22 +147,17 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     "having": (_always, "panes that were emitted stand until their window is due again"),
     "window_offsets": (_window_offsets, "of windows that begin from now on; the others have none"),
 }
-_DEDUP: dict[str, tuple[SettingRule, str]] = {
-    **_WATERMARK,
-    **_ORIGINS,
-    **_STAGES,
+_OF_ROWS: SettingRules = {
+    **_COMMON,
+    "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
+    "in_order": (_in_order, "rows wait for the watermark from now on"),
+    # Who reads the rows says whether its state can follow.
+    "signed": (_always, "for rows from now on"),
+}
+_DEDUP: SettingRules = {
+    **_OF_ROWS,
     "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
     "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
-    "in_order": _IN_ORDER,
-    "signed": _SIGNED,
-}
-_SIDED: dict[str, tuple[SettingRule, str]] = {
-    **_WATERMARK,
-    **_ORIGINS,
-    **_STAGES,
-    "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
-    "in_order": _IN_ORDER,
-    "signed": _SIGNED,
 }
 _ABSENT = {"allowed_lateness_us": 0, "in_order": False, "window_offsets": False, "stages": []}
 """Settings that are not stored at these values."""
@@ -244,7 +233,7 @@ def _visible(changes: list[SettingChange]) -> list[SettingChange]:
     return visible if any(change.refused for change in visible) else changes
 
 
-def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:
+def _rules(plan: Plan) -> SettingRules:
     if isinstance(plan, GroupTables):
         return _WINDOWED
-    return _DEDUP if isinstance(plan, DedupPlan) else _SIDED
+    return _DEDUP if isinstance(plan, DedupPlan) else _OF_ROWS

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.derived_results import BoundDerived
-from tidestate.operators.aggregates.expressed import BoundExpressed
+from tidestate.operators.aggregates.expressed import BoundExpressed, Expressions
 from tidestate.operators.bind.named_zones import zoned_calls
 from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.travelling import TravellingExpression
-from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode, RowExpression
+from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import BOUNDS, Plan
-from tidestate.operators.plan.stages import BoundStage
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.rows.union import UnionPlan
@@ -74,14 +73,12 @@ def with_zones(plan: Plan, zones: Zones) -> Plan:
         return plan
     plan = replace(plan, zones=own_zones)
     if (stages := plan.input.stages) is not None:
-        plan = plan.with_input(
-            stages=replace(stages, steps=tuple(_stage_by(step, own_zones) for step in stages.steps))
-        )
+        plan = plan.with_input(stages=replace(stages, steps=tuple(_ruled(step, own_zones) for step in stages.steps)))
     if isinstance(plan, GroupTables):
-        aggregates = tuple(_aggregate_by(bound, own_zones) for bound in plan.aggregates)
-        plan = replace(plan, aggregates=aggregates, shown=_condition_by(plan.shown, own_zones))
+        aggregates = tuple(_ruled(bound, own_zones) for bound in plan.aggregates)
+        plan = replace(plan, aggregates=aggregates, shown=_ruled(plan.shown, own_zones))
     if isinstance(plan, AlteredPlan):
-        plan = replace(plan, shift=_span_by(plan.shift, own_zones), duration=_span_by(plan.duration, own_zones))
+        plan = replace(plan, shift=_ruled(plan.shift, own_zones), duration=_ruled(plan.duration, own_zones))
     return plan
 
 
@@ -165,26 +162,15 @@ def _is_fixed(plan: Plan) -> bool:
     return isinstance(kind, Sliding) and kind.end_column is None and not plan.by_offset
 
 
-def _stage_by(step: BoundStage, zones: Zones) -> BoundStage:
-    return replace(step, zones=zones) if isinstance(step, BoundCompute | BoundFilter | BoundExpectations) else step
-
-
-def _aggregate_by(bound: BoundAggregate, zones: Zones) -> BoundAggregate:
-    if isinstance(bound, BoundExpressed):
-        return replace(bound, expressions=replace(bound.expressions, zones=zones))
-    if isinstance(bound, BoundDerived) and isinstance(bound.expression, TravellingExpression):
-        return replace(bound, expression=replace(bound.expression, zones=zones))
-    return bound
-
-
-def _condition_by(shown: PaneCondition | None, zones: Zones) -> PaneCondition | None:
-    if shown is None or not isinstance(shown.condition, TravellingExpression):
-        return shown
-    return PaneCondition(replace(shown.condition, zones=zones))
-
-
-def _span_by(span: RowExpression | None, zones: Zones) -> RowExpression | None:
-    return replace(span, zones=zones) if isinstance(span, TravellingExpression) else span
+def _ruled(part: Any, zones: Zones) -> Any:
+    """A stage, an aggregate, a condition or a span of a plan by these rules, where it goes by any."""
+    if isinstance(part, TravellingExpression | Expressions | BoundCompute | BoundFilter | BoundExpectations):
+        return replace(part, zones=zones)
+    if isinstance(part, BoundExpressed):
+        return replace(part, expressions=_ruled(part.expressions, zones))
+    if isinstance(part, BoundDerived):
+        return replace(part, expression=_ruled(part.expression, zones))
+    return PaneCondition(_ruled(part.condition, zones)) if isinstance(part, PaneCondition) else part
 
 
 def _moment(time_us: int) -> str:

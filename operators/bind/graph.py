@@ -26,6 +26,7 @@ from tidestate.operators.bind.signs import (
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.stages import columns_after, columns_before
 from tidestate.operators.describe.union import Union
@@ -50,51 +51,40 @@ def no_kept_rules(_name: str) -> ZoneRules | None:
     return None
 
 
-def bind_graph(
-    description: Runnable,
-    schemas: pa.Schema | Mapping[str, pa.Schema],
-    fallback: KeptRules = no_kept_rules,
-    by_name: Collection[str] = (),
-) -> Graph:
+def bind_graph(description: Runnable, schemas: Schemas, fallback: KeptRules = no_kept_rules) -> Graph:
     """Check ``description`` against the schemas of its streams, by name where there are several. A zone that this
-    host does not know has the rules of ``fallback``. ``by_name``: the operators that have begun when names of columns
-    decided, see `tidestate.operators.bind.signs`.
+    host does not know has the rules of ``fallback``.
 
     Raises `UsageError`; nothing has happened then.
     """
+    return _bound(description, schemas, installed_zones(description, fallback), ())
+
+
+def _bound(description: Runnable, schemas: Schemas, zones: Zones, by_name: Collection[str]) -> Graph:
+    """``by_name``: the operators that have begun when names of columns decided, see
+    `tidestate.operators.bind.signs`.
+    """
     graph = (
-        _bound_chain(description, schemas, fallback, by_name)
+        _bound_chain(description, schemas, zones, by_name)
         if isinstance(description, Chain)
-        else _bound_alone(description, schemas, fallback, by_name)
+        else _bound_alone(description, schemas, zones, by_name)
     )
     if any(plan.has_plain_rows for plan in graph.plans.values()):
-        return replace_fields(graph, bind_by_name=partial(bind_graph, description, schemas, fallback))
+        return replace_fields(graph, bind_by_name=partial(_bound, description, schemas, zones))
     return graph
 
 
-def _bound_alone(
-    description: Runnable,
-    schemas: pa.Schema | Mapping[str, pa.Schema],
-    fallback: KeptRules,
-    by_name: Collection[str],
-) -> Graph:
+def _bound_alone(description: Runnable, schemas: Schemas, zones: Zones, by_name: Collection[str]) -> Graph:
     schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
     _check_followed(description, set())
     signed = says_signed(description)
     if signed:
         _check_signed(description)
     description = knowing_signs(description, signed=signed, by_name=description.name in by_name)
-    return single_operator(
-        bind_plan(description, _readable(description, schema, ""), zones=installed_zones(description, fallback))
-    )
+    return single_operator(bind_plan(description, _readable(description, schema, ""), zones=zones))
 
 
-def _bound_chain(
-    description: Chain,
-    schemas: pa.Schema | Mapping[str, pa.Schema],
-    fallback: KeptRules,
-    by_name: Collection[str],
-) -> Graph:
+def _bound_chain(description: Chain, schemas: Schemas, zones: Zones, by_name: Collection[str]) -> Graph:
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
@@ -122,7 +112,6 @@ def _bound_chain(
         operator = knowing_signs(operator, signed=signed, by_name=operator.name in by_name)
         for name in origins:
             _check_edges(operator, nodes[name].plan if name in nodes else None)
-        zones = installed_zones(operator, fallback)
         plan = following(bind_plan(operator, schema, signed=signed, zones=zones), description)
         node = _node(operator, plan, origins, nodes)
         for feed in node.feeds:

@@ -59,7 +59,9 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False,
     staged = bind_stages(description.stages, schema, own_zones)
     if staged.stages:
         schema = schema_with_fields(staged.schema, input_columns(description, ()))
-    plan = staged.read_by(_bound(description, schema, signed, own_zones))
+    plan = _bound(description, schema, signed, own_zones)
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    plan = staged.read_by(plan)
     check_origin(plan)
     generator = plan.input.watermarks.generator.of_operator(plan.name)
     plan = plan.with_input(watermarks=msgspec.structs.replace(plan.input.watermarks, generator=generator))
@@ -93,7 +95,6 @@ def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones)
         own = bind_edges(plan, windowed, EdgePlan)
     if windowed.known is not None:
         own = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
-    _ = own.tables, own.exchanged  # a column that no table can hold is refused here
     return own
 
 
@@ -111,7 +112,7 @@ def _bind_altered(description: Altered, schema: pa.Schema, zones: Zones) -> Alte
     # Tables have no dictionaries.
     plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in input_types.items()}
     types = pa.schema([pa.field(name, TIME if name in times else kind) for name, kind in plain.items()])
-    plan = AlteredPlan(
+    return AlteredPlan(
         name=description.name,
         input=InputSpec(
             event_time=description.event_time,
@@ -127,8 +128,6 @@ def _bind_altered(description: Altered, schema: pa.Schema, zones: Zones) -> Alte
         duration=_row_span(description.duration_tree, types, zones),
         in_order=description.in_order,
     )
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
-    return plan
 
 
 def _row_span(tree: ExprNode | None, types: pa.Schema, zones: Zones) -> TravellingExpression | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, name_taken, require_columns
@@ -36,19 +39,13 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
     plan = JoinPlan(
         name=description.name,
         kind=description.windows or Global(),
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.on),
-            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        ),
+        input=_input(types, description.on, _watermarks(description)),
         allowed_us=description.allowed_us,
         configuration=configuration_of(description),
         joined=description,
         in_order=description.in_order,
     )
     _check_places(plan, types)
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
 
 
@@ -58,20 +55,13 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     description = as_stored(description, types.names)
     for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
         _check_place(types, column, what, description.sides, description.sides.names[0])
-    plan = UnionPlan(
+    return UnionPlan(
         name=description.name,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=(types.field(AT),),
-            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        ),
+        input=_input(types, (AT,), _watermarks(description)),
         configuration=configuration_of(description),
         in_order=description.in_order,
         has_plain_rows=description.signed is False,
     )
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
-    return plan
 
 
 def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPlan:
@@ -84,13 +74,10 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     plan = SessionJoinPlan(
         name=description.name,
         kind=description.windows,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.session),
-            watermarks=_of_offsets(description)
-            if description.windows.by_offset
-            else description.watermarks or by_side(description.sides, description.delays_us),
+        input=_input(
+            types,
+            description.session,
+            _of_offsets(description) if description.windows.by_offset else _watermarks(description),
             future_us=FUTURE_US if late is None else LIMIT_US,
             order=(AT,) if description.windows.by_offset else (),
         ),
@@ -100,8 +87,11 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
         equal_fields=tuple(key_field(types.field(name)) for name in description.equal),
     )
     _check_places(plan, types)
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
+
+
+def _watermarks(description: Join | Union | SessionJoin) -> Watermarks:
+    return description.watermarks or by_side(description.sides, description.delays_us)
 
 
 def _of_offsets(description: SessionJoin) -> Watermarks:
@@ -131,20 +121,19 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
     for side, events in description.events.items():
         for what, column in zip((OFFSET, ORIGIN), reversed(events.order), strict=False):
             _check_place(types, column, what, description.sides, side)
-    plan = OverlapPlan(
+    return OverlapPlan(
         name=description.name,
-        input=InputSpec(
-            event_time=AT,
-            schema=types,
-            key=tuple(key_field(types.field(name)) for name in description.on),
-            watermarks=description.watermarks,
-        ),
+        input=_input(types, description.on, description.watermarks),
         configuration=configuration_of(description),
         joined=description,
         in_order=True,
     )
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
-    return plan
+
+
+def _input(types: pa.Schema, key: Sequence[str], watermarks: Watermarks, **more: Any) -> InputSpec:
+    """The rows of the one stream, by these columns."""
+    fields = tuple(key_field(types.field(name)) for name in key)
+    return InputSpec(event_time=AT, schema=types, key=fields, watermarks=watermarks, **more)
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:

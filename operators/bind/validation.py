@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Rolling, Sessions, Sliding, Windows
 from tidestate.operators.plan.plan import PANE_KIND
@@ -39,43 +40,35 @@ def check_sense(description: Windowed) -> None:
 
 def check_signed(description: Runnable) -> None:
     """Raises `UsageError` for what cannot follow rows that are taken back."""
-    because = "its input retracts rows, "
+    for wrong, why, facts in _not_with_signs(description):
+        if wrong:
+            raise UsageError(f"its input retracts rows, {why}", code="signed", **facts)
+
+
+def _not_with_signs(description: Runnable) -> Iterator[tuple[bool, str, dict[str, Any]]]:
+    """What does not go with rows that are taken back, and what to do about it."""
     if not isinstance(description, Windowed):
-        raise UsageError(
-            because + "and only windowed aggregates can apply retractions", code="signed", operator=description.name
-        )
+        yield True, "and only windowed aggregates can apply retractions", {"operator": description.name}
+        return
     kind, watermarks = description.windows, description.watermarks
-    if isinstance(kind, Sessions | Rolling) or _by_number(kind):
-        raise UsageError(
-            because + "and these windows cannot shrink: use tumbling, sliding or global ones, or those of the input",
-            code="signed",
-            window=type(kind).__name__,
-        )
+    why = "and these windows cannot shrink: use tumbling, sliding or global ones, or those of the input"
+    yield isinstance(kind, Sessions | Rolling) or _by_number(kind), why, {"window": type(kind).__name__}
     clocked = watermarks is not None and (watermarks.filters_rows or isinstance(watermarks.generator, IngestionTime))
-    if description.processing_time or clocked:
-        raise UsageError(
-            because + "each at its own event time: use the event time of the input as it is", code="signed"
-        )
-    if description.in_order:
-        raise UsageError(because + "in an order of its own: remove .in_order()", code="signed")
+    why = "each at its own event time: use the event time of the input as it is"
+    yield description.processing_time or clocked, why, {}
+    yield description.in_order, "in an order of its own: remove .in_order()", {}
     identity = description.known.identity if description.known is not None else ()
-    if identity and PANE_KIND not in identity and identity != description.order:
-        raise UsageError(
-            because + "and a row that takes another back may have the same identity, and would be left out as one "
-            "that comes again: remove .messages(…), know messages by the origin and offset of the stream, or have "
-            'the column kind in their identity, .messages(identity=(…, "kind"))',
-            code="signed",
-            identity=identity,
-        )
-    if description.triggers.per_element:
-        raise UsageError(because + "so there is no n-th element: use a trigger by batch", code="signed")
-    if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key}):
-        raise UsageError(
-            because
-            + "and these columns differ between a pane and its retraction: remove them from keys and aggregates",
-            code="signed",
-            columns=wrong,
-        )
+    why = (
+        "and a row that takes another back may have the same identity, and would be left out as one that comes "
+        "again: remove .messages(…), know messages by the origin and offset of the stream, or have the column kind "
+        'in their identity, .messages(identity=(…, "kind"))'
+    )
+    other_identity = bool(identity) and PANE_KIND not in identity and identity != description.order
+    yield other_identity, why, {"identity": identity}
+    yield description.triggers.per_element, "so there is no n-th element: use a trigger by batch", {}
+    columns = sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key})
+    why = "and these columns differ between a pane and its retraction: remove them from keys and aggregates"
+    yield bool(columns), why, {"columns": columns}
 
 
 def _check_axis(description: Windowed) -> None:
@@ -162,7 +155,8 @@ def _by_number(kind: Windows | None) -> bool:
 
 def _check_triggers(description: Windowed) -> None:
     triggers, kind = description.triggers, description.windows
-    if _is(triggers.early, "every_event_time") and (_by_number(kind) or isinstance(kind, Global)):
+    by_event_time = triggers.early is not None and triggers.early.kind == "every_event_time"
+    if by_event_time and (_by_number(kind) or isinstance(kind, Global)):
         raise UsageError(
             "these windows have no event time, so a trigger by event time never fires: use a trigger by count or "
             "processing time",
@@ -226,7 +220,3 @@ def _check_retention(description: Windowed) -> None:
             retain=text_of(retained.span_us),
             lateness=text_of(description.lateness_us),
         )
-
-
-def _is(trigger: Trigger | None, kind: str) -> bool:
-    return trigger is not None and trigger.kind == kind

@@ -96,7 +96,6 @@ def bind_windowed(
         shown=_shown(description, types, aggregates, zones),
     )
     _check_shown(plan)
-    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
 
 

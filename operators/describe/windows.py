@@ -140,11 +140,7 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         last = (begins - self.shift) // self.slide * self.slide + (self.shift + self.size)
         if self.by_offset:
             first = np.maximum(first, self.shift + self.size)
-        if low is not None:
-            first = np.maximum(first, min(self.first_end_at_or_after(low + 1), FAR))
-        if high is not None:
-            last = np.minimum(last, max(self.last_end_at_or_before(high), -FAR))
-        return first, np.maximum(0, (last - first) // self.slide + 1)
+        return self._between(first, last, low, high)
 
     def touched(
         self, starts: Times, ends: Times, low: int | None = None, high: int | None = None
@@ -153,6 +149,12 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         phase = self.shift + self.size
         first = -((phase - starts - 1) // self.slide) * self.slide + phase
         last = (ends - 1 - self.shift) // self.slide * self.slide + phase
+        return self._between(first, last, low, high)
+
+    def _between(
+        self, first: Times, last: Times, low: int | None, high: int | None
+    ) -> tuple[Times, npt.NDArray[np.int64]]:
+        """Of windows from one end to another those for which ``low < end <= high``: the first end, and how many."""
         if low is not None:
             first = np.maximum(first, min(self.first_end_at_or_after(low + 1), FAR))
         if high is not None:

@@ -146,21 +146,25 @@ class Offers:
         finally:
             self._patience_until_s = None
 
-    def offer(self, sink: Sink[_P], rows: _P, delivery: Delivery, wait: Callable[[float], None] = time.sleep) -> None:
-        """Returns when the sink has accepted them. ``wait`` is called with the seconds of each pause. Raises what the
-        sink and ``wait`` raise.
+    def offer(
+        self,
+        sink: Sink[Any],
+        give: Callable[[], object],
+        delivery: Delivery,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Returns when the sink has accepted a delivery, which ``give`` calls it with. ``wait`` is called with the
+        seconds of each pause. Raises what the sink and ``wait`` raise.
         """
+        self._until(lambda: self._given(sink, give), f"the sink refuses {delivery}", wait)
 
-        def offered() -> bool:
-            self._check()
-            return _is_ready(sink) and _accepts(lambda: sink(rows, delivery.id))
+    def attempt(self, sink: Sink[Any], give: Callable[[], object]) -> bool:
+        """Whether the sink accepts now what ``give`` calls it with. Raises what it raises."""
+        return self._called(lambda: self._given(sink, give))
 
-        self._until(offered, f"the sink refuses {delivery}", wait)
-
-    def attempt(self, sink: Sink[_P], read: Callable[[], _P], delivery: Delivery) -> bool:
-        """Whether the sink accepts them now. Raises what it raises."""
+    def _given(self, sink: Sink[Any], give: Callable[[], object]) -> bool:
         self._check()
-        return self._called(lambda: _is_ready(sink) and _accepts(lambda: sink(read(), delivery.id)))
+        return _is_ready(sink) and _accepts(give)
 
     def hold(self, sinks: Iterable[Sink[Any]], wait: Callable[[float], None] = time.sleep) -> None:
         """Returns when all ``sinks`` are ready; for the intake. Else as `offer`."""

@@ -161,21 +161,6 @@ class _BehindError(Exception):
     """A target has answered only now that it lacks more than was thought."""
 
 
-@dataclass
-class _Asking(Generic[_P]):
-    """A sink that is asked what it has before it is called."""
-
-    sink: Sink[_P]
-    ask: Callable[[], None]
-
-    def __call__(self, rows: _P, delivery: DeliveryId) -> bool | None:
-        self.ask()
-        return self.sink(rows, delivery)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.sink, name)
-
-
 class Lanes(Generic[_P]):
     """All lanes of a job. ``read`` reads what is offered."""
 
@@ -227,7 +212,7 @@ class Lanes(Generic[_P]):
             for lane in held:
                 if lane.had < output.id <= lane.due(head):
                     try:
-                        self._hand_over(lane, output, self._offered(lane, rows, wait))
+                        self._hand_over(lane, output, partial(self._offer, lane, rows, wait))
                     except _BehindError:
                         return False
         self.catch_up()
@@ -240,7 +225,7 @@ class Lanes(Generic[_P]):
             if lane.lags(head):
                 with suppress(_BehindError):  # it is asked for more the next time
                     for output in outstanding(self._job, lane.had):
-                        if not self._hand_over(lane, output, self._attempted(lane)):
+                        if not self._hand_over(lane, output, partial(self._attempt, lane)):
                             break
 
     def waits(self) -> SinkWaits:
@@ -284,16 +269,15 @@ class Lanes(Generic[_P]):
             lane.had, lane.parts = min(lane.had, had), set()
         return had < counted
 
-    def _ask_again(self, lane: Lane[_P]) -> None:
-        """As it is offered something: it was down before. Raises `Refused`, and `_BehindError`."""
-        with suppress(NotAskedError):
-            if self._ask(lane):
-                raise _BehindError
-
-    def _sink(self, lane: Lane[_P]) -> Sink[_P]:
-        if lane.asked:
-            return lane.sink
-        return _Asking(lane.sink, partial(self._ask_again, lane))
+    def _give(self, lane: Lane[_P], rows: _P, delivery: Delivery) -> bool | None:
+        """Call the sink. A target that was down when it was asked what it has is asked before. Raises `Refused`, and
+        `_BehindError`.
+        """
+        if not lane.asked:
+            with suppress(NotAskedError):
+                if self._ask(lane):
+                    raise _BehindError
+        return lane.sink(rows, delivery.id)
 
     def _hand_over(self, lane: Lane[_P], output: Output, offer: Callable[[Delivery], bool]) -> bool:
         """Offer what a sink lacks of an output; False once it is refused."""
@@ -312,30 +296,24 @@ class Lanes(Generic[_P]):
             job.mark_delivered(least, lane.kind, lane.operator, any_rows=bool(due))
         return True
 
-    def _offered(
-        self, lane: Lane[_P], rows: dict[DeliveryId, _P], wait: Callable[[float], None]
-    ) -> Callable[[Delivery], bool]:
-        def offer(delivery: Delivery) -> bool:
-            if delivery.id not in rows:  # several sinks get the same
-                rows[delivery.id] = self._read(self._job.checkpoint, delivery)
-            self._offers.offer(self._sink(lane), rows[delivery.id], delivery, wait)
-            lane.asked = True  # or it cannot be asked
-            return True
+    def _offer(
+        self, lane: Lane[_P], rows: dict[DeliveryId, _P], wait: Callable[[float], None], delivery: Delivery
+    ) -> bool:
+        if delivery.id not in rows:  # several sinks get the same
+            rows[delivery.id] = self._read(self._job.checkpoint, delivery)
+        self._offers.offer(lane.sink, partial(self._give, lane, rows[delivery.id], delivery), delivery, wait)
+        lane.asked = True  # or it cannot be asked
+        return True
 
-        return offer
-
-    def _attempted(self, lane: Lane[_P]) -> Callable[[Delivery], bool]:
-        def attempt(delivery: Delivery) -> bool:
-            began = time.monotonic()
-            found = self._offers.attempt(
-                self._sink(lane), lambda: self._read(self._job.checkpoint, delivery), delivery
-            )
-            lane.asked = lane.asked or found
-            if not found:
-                lane.refused(time.monotonic() - began)
-            return found
-
-        return attempt
+    def _attempt(self, lane: Lane[_P], delivery: Delivery) -> bool:
+        began = time.monotonic()
+        accepted = self._offers.attempt(
+            lane.sink, lambda: self._give(lane, self._read(self._job.checkpoint, delivery), delivery)
+        )
+        lane.asked = lane.asked or accepted
+        if not accepted:
+            lane.refused(time.monotonic() - began)
+        return accepted
 
 
 def _names(sinks: Sequence[Sink[_P]], output: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
+from tidestate.operators.bind.evolve import TakenOver, after_step, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.bind.signs import as_it_began
 from tidestate.operators.describe.configuration import BY_HAND
@@ -321,15 +321,15 @@ class Job:
         if policy.messages == "replay":
             check_replay(graph, runner)
         checkpoint = checkpoint.as_new_run()
-        follow: dict[str, Any] = {"may_change": may_change, "dropped": policy.dropped}
-        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, **follow))
+        follow = partial(take_over, graph, may_change=may_change, dropped=policy.dropped)
+        newest = open_for_start(checkpoint, policy, follow)
         head = newest.manifest if newest else None
         check_runner(head, runner)
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
         check_letter_case(checkpoint, graph.plans, head.operators if head is not None else ())
-        taken = take_over(graph, head, **follow) if head is not None else None
+        taken = follow(head) if head is not None else None
         graph = as_it_began(graph, head)
         check(head)
         if newest is not None and newest.manifest.drained:
@@ -454,7 +454,7 @@ class Job:
             panes=tuple(ref for result in ordered for ref in result.panes),
             late=tuple(ref for result in ordered for ref in result.late),
             delivered=self._delivered(withheld),
-            counters=self._counters(ordered),
+            counters=total([self._named(result) for result in ordered]),
             restored=restored,
             spent=spent,
             **self._asked_for(position, request),
@@ -494,12 +494,6 @@ class Job:
             "fed_by_reason": head.fed_by_reason_after(fed, fed_by_operator, position.fed_by_reason),
             "answered": AnsweredRequest(head.epoch, request, head.id + 1) if request else head.answered,
         }
-
-    def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
-        """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""
-        counters = total([self._named(result) for result in answers])
-        invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
-        return counters
 
     def _operators_after(
         self,
@@ -587,16 +581,6 @@ def _numbered(plan: Plan, operator: OperatorState, answers: Sequence[TaskResult]
         return operator
     counted = {**operator.emitted, origin.origin: _last_buffer(plan, operator) + 1}
     return msgspec.structs.replace(operator, emitted=counted)
-
-
-def _adds_up(counters: dict[str, int]) -> bool:
-    """Whether each operator accepted no more events than arrived, and each of them has one class of lateness."""
-    prefixes = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
-    return all(
-        sum(counters.get(prefix + lateness, 0) for lateness in CLASSES) == counters.get(f"{prefix}accepted", 0)
-        and counters.get(f"{prefix}accepted", 0) <= counters[f"{prefix}events"]
-        for prefix in prefixes
-    )
 
 
 def _check_written(objects: Objects, head: Manifest, results: Sequence[TaskResult]) -> None:

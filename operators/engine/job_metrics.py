@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family, Sample, families_of
@@ -85,9 +85,8 @@ def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Fam
 
 
 def _of_newest(head: Manifest) -> Iterator[Family]:
-    yield Family("checkpoint_id", "gauge", "Id of the newest checkpoint.", [({}, head.id)])
-    made: list[Sample] = [({}, head.created_us / 1e6)]
-    yield Family("checkpoint_created_seconds", "gauge", "When the newest checkpoint was made.", made)
+    yield _lone("checkpoint_id", "gauge", "Id of the newest checkpoint.", head.id)
+    yield _lone("checkpoint_created_seconds", "gauge", "When the newest checkpoint was made.", head.created_us / 1e6)
     read = _by_topic([topic_offsets(end) for end in _ends(head)])
     yield Family("consumer_position", "gauge", "Offset of a source that is read next.", read)
 
@@ -108,17 +107,15 @@ def _by_topic(sources: Sequence[TopicOffsets]) -> list[Sample]:
 
 
 def _of_run(figures: JobFigures) -> Iterator[Family]:
-    yield Family("checkpoints", "counter", "Checkpoints of this run.", [({}, figures.published)])
+    yield _lone("checkpoints", "counter", "Checkpoints of this run.", figures.published)
     spent: list[Sample] = [({"phase": phase}, seconds) for phase, seconds in figures.seconds.items()]
     yield Family("phase_seconds", "counter", "Time that checkpoints of this run took, by phase.", spent)
 
 
 def _of_sinks(waits: SinkWaits) -> Iterator[Family]:
-    waiting: list[Sample] = [({}, waits.since_us is not None)]
-    yield Family("sink_waiting", "gauge", "Whether the intake waits for a sink.", waiting)
-    waited: list[Sample] = [({}, waits.total_us / 1e6)]
-    yield Family("sink_waited_seconds", "counter", "Time that the intake waited for sinks.", waited)
-    yield Family("undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", [({}, waits.checkpoints)])
+    yield _lone("sink_waiting", "gauge", "Whether the intake waits for a sink.", waits.since_us is not None)
+    yield _lone("sink_waited_seconds", "counter", "Time that the intake waited for sinks.", waits.total_us / 1e6)
+    yield _lone("undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", waits.checkpoints)
     by_sink: list[Sample] = [({"sink": name, "rows": kind}, found) for name, kind, found in waits.behind]
     yield Family("sink_behind_checkpoints", "gauge", "Checkpoints that wait for this sink.", by_sink)
 
@@ -133,7 +130,12 @@ def _of_upkeep(done: Upkept | None) -> Iterator[Family]:
         ("collected_files", "Files that were deleted.", done.files),
         ("collected_bytes", "Bytes of files that were deleted.", done.bytes),
     ):
-        yield Family(name, "counter", about, [({}, number)])
+        yield _lone(name, "counter", about, number)
     finished: list[Sample] = [] if done.last_us is None else [({}, done.last_us / 1e6)]
     yield Family("collection_finished_seconds", "gauge", "When the last collection was finished.", finished)
-    yield Family("collection_took_seconds", "gauge", "How long the last collection took.", [({}, done.last_s)])
+    yield _lone("collection_took_seconds", "gauge", "How long the last collection took.", done.last_s)
+
+
+def _lone(name: str, kind: Literal["gauge", "counter"], about: str, value: float) -> Family:
+    """A metric with one sample, which has no labels of its own."""
+    return Family(name, kind, about, [({}, value)])

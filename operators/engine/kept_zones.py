@@ -24,7 +24,11 @@ def kept_rules(root: str | PathLike[str], policy: Policy | None = None) -> KeptR
 
     @cache
     def rules_by_name() -> dict[str, ZoneRules]:
-        head = _resumed(root, policy or Policy())
+        try:
+            checkpoint = Checkpoint.open(root)
+        except NotFoundError:
+            return {}
+        head, _ = resumed(checkpoint, policy or Policy())
         # A new operator takes the rules of the others, so also those of one that the job no longer has.
         return {} if head is None else zones_of_job(head.operators, head.operators)
 
@@ -46,14 +50,12 @@ def unknown_zone_line(name: str) -> str:
     )
 
 
-def _resumed(root: str | PathLike[str], policy: Policy) -> Manifest | None:
-    """The checkpoint that a start goes on from; None where there is none."""
-    try:
-        checkpoint = Checkpoint.open(root)
-    except NotFoundError:
-        return None
+def resumed(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, int | None]:
+    """The checkpoint that a start goes on from, None where there is none; and to which number a reset would go back
+    for it, None without one.
+    """
     reset = plan_repair(checkpoint).reset if policy.damaged == "reset" else None
     if reset is not None:
-        return reset.manifest
+        return reset.manifest, reset.to
     head = checkpoint.head(search=True)
-    return None if head is None else head.manifest
+    return None if head is None else head.manifest, None

@@ -43,7 +43,7 @@ class OperatorInput:
     """What a micro-batch begins with, for one operator."""
 
     plan: Plan
-    """The variant that it takes: see `Plan.for_late_rows` and `ReplayedPlan`."""
+    """The variant that it takes: see `Plan.rows_are` and `ReplayedPlan`."""
     progress: Progress
     tables: tuple[TableSpec, ...]
     """The state tables of the plan, with the column ids of its files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -104,12 +105,12 @@ def variants_of(graph: Graph, operators: Mapping[str, OperatorState], rows_are: 
 def _variant(plan: Plan, operator: OperatorState, rows_are: RowKind, replays: Collection[str]) -> Plan:
     if isinstance(plan, ReplayedPlan) and operator.rebuilding is not None:
         mark_us = operator.rebuilding.mark_us
-        plan = plan.while_missing(Loss(operator.rebuilding.since, BEGINNING_US if mark_us is None else mark_us))
+        plan = replace(plan, loss=Loss(operator.rebuilding.since, BEGINNING_US if mark_us is None else mark_us))
     if isinstance(plan, ReplayedPlan) and operator.resumes:
-        plan = plan.resuming()
-    if isinstance(plan, ReplayedPlan) and plan.name in replays:
-        return plan.for_replay()
-    return plan if rows_are == "live" else plan.for_late_rows()
+        plan = replace(plan, resumes=True)
+    if plan.name in replays:
+        return replace(plan, rows_are="replay")
+    return plan if rows_are == "live" else replace(plan, rows_are="ledger")
 
 
 def without_lost(

@@ -197,21 +197,18 @@ def waiting_rows(checkpoint: Checkpoint, head: Manifest, operators: Iterable[str
     return dict(sorted(counts.items()))
 
 
-def warn_of_purged(job: Job, fed: Manifest) -> str | None:
-    """Log how to process late events of windows that have expired: fork the newest checkpoint that has them all.
-
-    Returns the command; None if there are no such events, or no checkpoint that is left has the windows.
+def warn_of_purged(job: Job, fed: Manifest) -> None:
+    """Log how to process late events of windows that have expired: fork the newest checkpoint that has them all, if
+    one that is left has the windows.
     """
-    command = None
     for name, plan in job.graph.plans.items():
         rows = read_rows(job.checkpoint, fed.late_of(name), plan.late_schema)
         rows = rows.filter(pc.equal(rows["reason"], PURGED))
         if rows.num_rows:
-            command = _warn(job, plan, fed, rows)
-    return command
+            _warn(job, plan, fed, rows)
 
 
-def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
+def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> None:
     earliest = int(plan.needed_until(rows).min())
     kept = [
         manifest.id
@@ -220,7 +217,6 @@ def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
         and (mark := manifest.operators.get(plan.name)) is not None
         and (mark.watermark_us is None or plan.expired_at(mark.watermark_us) < earliest)
     ]
-    command = advice(job.checkpoint.objects.root, kept[-1]) if kept else None
     log.warning(
         "checkpoint %d: the windows of %d late events have expired: these events are in its late ledger again (%s)%s",
         fed.id,
@@ -228,9 +224,8 @@ def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
         PURGED,
         (
             "; to process them, start a job that still has their windows, and call reprocess_late(rows) there: "
-            f"{command}"
+            f"{advice(job.checkpoint.objects.root, kept[-1])}"
         )
-        if command
+        if kept
         else "",
     )
-    return command

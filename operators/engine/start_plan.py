@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
 from tidestate.operators.engine.job import Runner, check_runner, drained_error, runner_note, runner_of
-from tidestate.operators.engine.kept_zones import unknown_zone_line
+from tidestate.operators.engine.kept_zones import resumed, unknown_zone_line
 from tidestate.operators.engine.rebuild import check_replay
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.zones.rules import KeptRules, ZoneRules
@@ -26,7 +26,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.spark_log import check_sources
-from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError
@@ -62,10 +61,14 @@ def plan_start(
     except NotFoundError:
         check_unused(Objects(root))
         return _new_root(description, str(root), columns, fit_sinks, policy, runner)
-    head, number, notes = _newest(checkpoint, policy)
+    head, reset_to = resumed(checkpoint, policy)
     where = checkpoint.objects.root
     if head is None:
         return _new_root(description, where, columns, fit_sinks, policy, runner)
+    number = head.id if reset_to is None else reset_to
+    notes = list[str]()
+    if reset_to is not None:
+        notes.append(f"the newest checkpoint is damaged or gone: it would go back to checkpoint {reset_to}")
     try:
         by_hand = runner_of(head) == "by hand"  # which no description alone goes on with
         check_runner(head, "standalone" if runner is None and by_hand else runner)
@@ -76,11 +79,11 @@ def plan_start(
     graph = as_it_began(bound, head)
     comparison = compare_graph(graph, head, policy.dropped)
     errors = [
-        *_of_sinks(graph, fit_sinks),
-        *_of_policy(graph, policy, runner),
-        *_errors(checkpoint, head, graph),
+        *_of_job(graph, fit_sinks, policy, runner),
+        *_refused(lambda: check_letter_case(checkpoint, graph.plans, head.operators)),
         *comparison.refusals,
-        *_after(checkpoint, head, policy, runner, sources),
+        *([] if head.drained else _refused(lambda: _check_rest(checkpoint, head, policy, sources))),
+        *([drained_error(head.id)] if head.drained and runner == "spark" else []),
     ]
     if head.drained:
         comparison.changes.clear()
@@ -130,36 +133,27 @@ def _new_root(
             notes=("the columns of its input are not known: give files or a schema to check them",),
         )
     graph = as_it_began(bind_graph(description, schema), None)
-    errors = [*_of_sinks(graph, fit_sinks), *_of_policy(graph, policy, runner)]
+    errors = _of_job(graph, fit_sinks, policy, runner)
     return StartPlan(public_url(root), None, refusals=tuple(map(StartRefusal.of, errors)))
 
 
-def _of_sinks(graph: Graph, fit_sinks: Callable[[Graph], None] | None) -> list[TidestateError]:
+def _of_job(
+    graph: Graph, fit_sinks: Callable[[Graph], None] | None, policy: Policy, runner: Runner | None
+) -> list[TidestateError]:
+    """Why a start would refuse the sinks, and the policy, whatever is at the root."""
+    return [
+        *([] if fit_sinks is None else _refused(lambda: fit_sinks(graph))),
+        *(_refused(lambda: check_replay(graph, runner)) if policy.messages == "replay" else []),
+    ]
+
+
+def _refused(check: Callable[[], None]) -> list[TidestateError]:
+    """The error with which a check would end a start; none where it would not."""
     try:
-        if fit_sinks is not None:
-            fit_sinks(graph)
-    except UsageError as error:
+        check()
+    except (IncompatibleError, UsageError) as error:
         return [error]
     return []
-
-
-def _of_policy(graph: Graph, policy: Policy, runner: Runner | None) -> list[TidestateError]:
-    try:
-        if policy.messages == "replay":
-            check_replay(graph, runner)
-    except UsageError as error:
-        return [error]
-    return []
-
-
-def _newest(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, int | None, list[str]]:
-    """The checkpoint that a start goes on from, and its number."""
-    reset = plan_repair(checkpoint).reset if policy.damaged == "reset" else None
-    if reset is not None:
-        note = f"the newest checkpoint is damaged or gone: it would go back to checkpoint {reset.to}"
-        return reset.manifest, reset.to, [note]
-    head = checkpoint.head(search=True)
-    return (None, None, []) if head is None else (head.manifest, head.manifest.id, [])
 
 
 def _bound(description: Runnable, head: Manifest, schema: Schemas | None) -> tuple[Graph, Sequence[str]]:
@@ -193,24 +187,8 @@ def _graph_for(description: Runnable, head: Manifest, schema: Schemas | None, fa
         ) from None
 
 
-def _errors(checkpoint: Checkpoint, head: Manifest, graph: Graph) -> Iterable[TidestateError]:
-    """What a start looks at before it compares operators."""
-    try:
-        check_letter_case(checkpoint, graph.plans, head.operators)
-    except TidestateError as error:
-        yield error
-
-
-def _after(
-    checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None, sources: int | None
-) -> Sequence[TidestateError]:
+def _check_rest(checkpoint: Checkpoint, head: Manifest, policy: Policy, sources: int | None) -> None:
     """What a start looks at after it has compared operators."""
-    if head.drained:
-        return [drained_error(head.id)] if runner == "spark" else []
-    try:
-        check_sources(head.spark, sources)
-        if policy.second == "refuse":
-            check_idle(checkpoint, instead='Policy(second="takeover")')
-    except (IncompatibleError, UsageError) as error:
-        return [error]
-    return []
+    check_sources(head.spark, sources)
+    if policy.second == "refuse":
+        check_idle(checkpoint, instead='Policy(second="takeover")')

@@ -460,15 +460,15 @@ def _with_refusals(plan: Plan, classified: Classified, received: StagedRows, con
         classified = replace(classified, counters={**classified.counters, **missed})
     if not refusals:
         return classified
-    ledger_rows = [plan.ledger(part.rows, part.reason, watermark_of(context.before)) for part in refusals]
+    ledger_rows = [plan.ledger(rows, reason, watermark_of(context.before)) for rows, reason in refusals]
     if classified.rejected is not None:
         ledger_rows.append(classified.rejected)
     counter = "fed" if plan.reprocessing else "events"
-    counts = [{counter: part.rows.num_rows, part.reason: part.rows.num_rows} for part in refusals]
+    counts = [{counter: rows.num_rows, reason: rows.num_rows} for rows, reason in refusals]
     claims, watermarks = classified.claims, plan.input.watermarks
     if not plan.reprocessing:
         # A source that only the decoded value would have named is not known.
-        parts = [part.rows for part in refusals if watermarks.by in (None, *part.rows.column_names)]
+        parts = [rows for rows, _ in refusals if watermarks.by in (None, *rows.column_names)]
         of_sources = [Claims(rejected=rows_of_sources(watermarks, rows)) for rows in parts]
         # The peak is of the rows that go on: the parts that are joined here have none.
         claims = msgspec.structs.replace(joined_claims([*of_sources, claims]), peak=claims.peak)
@@ -523,9 +523,9 @@ def _judgement(
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
         early = plan.too_late(events, times, watermark_us)
-    failed = [(check.failing(events, times), check.reason) for check in checks]
+    failed = [(failing(events, times), reason) for reason, failing in checks]
     reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
-    return reasons, [failing for failing, _ in failed]
+    return reasons, [flags for flags, _ in failed]
 
 
 def judge(

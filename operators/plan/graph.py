@@ -256,14 +256,10 @@ class Graph:
     def _upstream(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
         """The claims of the operators that a node reads."""
         return [
-            Claims({feed.side or INPUT: self._report(feed, after)})
+            Claims({feed.side or INPUT: _report(self.plans[feed.origin], after[feed.origin].watermark_us, feed.time)})
             for feed in node.feeds
             if feed.origin in self.plans
         ]
-
-    def _report(self, feed: Feed, after: Mapping[str, Progress]) -> SourceReport:
-        """The report of an operator to a reader."""
-        return _report(self.plans[feed.origin], after[feed.origin].watermark_us, feed.time)
 
 
 def sent_name(column: str) -> str:

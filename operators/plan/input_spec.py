@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.plan.gaps import computed_spans_us, spans_us
-from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
+from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.stages import Stages
 from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT, Watermarks
 from tidestate.statestore.arrays import Flags, Times
@@ -29,63 +30,39 @@ TOUCHED_LIMIT = 100_000
 """The number of windows that the lifetime of an event may touch."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """A condition that rows must meet."""
-
-    reason: str
-    """Why those that fail it are in the late ledger."""
-    failing: Callable[[pa.Table, Times], Flags]
-    """Which of these events, at these times, fail it: of shape ``(events,)``; of length 0 if none does. It is a
-    partial of a function of some module, as tasks get it pickled.
-    """
+Check: TypeAlias = tuple[str, Callable[[pa.Table, Times], Flags]]
+"""A condition that rows must meet: why those that fail it are in the late ledger, and which of these events, at these
+times, fail it, of shape ``(events,)``; of length 0 if none does. Tasks get it pickled, so it is a function of some
+module, or a partial of one.
+"""
 
 
-def not_null(columns: Sequence[str], reason: str) -> Check:
-    """No null in any of ``columns``."""
-    return Check(reason, partial(_lacking, columns))
-
-
-def _lacking(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+def any_null(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    """Rows with a null in any of ``columns``."""
     return nulls_in(events, columns)
 
 
-def short_key(columns: Sequence[str]) -> Check:
-    """Keys fit in the index of a store."""
-    return Check(KEY_TOO_LONG, partial(_too_long, columns))
-
-
-def _too_long(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+def too_long_keys(columns: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    """Rows whose key does not fit in the index of a store."""
     return too_long(events.select(list(columns)))
 
 
-def time_in_range() -> Check:
-    """Event times have room for the size of any window before and after them."""
-    return Check(OUT_OF_RANGE, _beyond_range)
-
-
-def _beyond_range(_events: pa.Table, times: Times) -> Flags:
+def beyond_range(_events: pa.Table, times: Times) -> Flags:
+    """Rows whose times have no room for the size of any window before and after them."""
     if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
         return np.zeros(0, bool)
     return (times > LIMIT_US) | (times < -LIMIT_US)
 
 
-def has_place(order: Sequence[str]) -> Check:
-    """Rows have a place in the ``order`` of messages, whose last column is the offset."""
-    return Check(BAD_OFFSET, partial(_misplaced, order))
-
-
-def _misplaced(order: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+def misplaced(order: Sequence[str], events: pa.Table, _times: Times) -> Flags:
+    """Rows without a place in the ``order`` of messages, whose last column is the offset."""
     return without_place(events, order)
 
 
-def right_lifetime(kind: Sliding, end: str) -> Check:
-    """The ``end`` of a row is behind its start, or null, and it touches no more than `TOUCHED_LIMIT` windows."""
-    return Check(BAD_WINDOW, partial(wrong_lifetimes, kind, end))
-
-
 def wrong_lifetimes(kind: Sliding, end: str, events: pa.Table, times: Times) -> Flags:
-    """Rows whose lifetime is not right, as `right_lifetime` says; of length 0 if there are none."""
+    """Rows that have an ``end`` which is not behind their start, or touch more than `TOUCHED_LIMIT` windows; of
+    length 0 if there are none.
+    """
     ends = events[end].cast(pa.int64())
     last = pc.fill_null(ends, 0).to_numpy()
     # Far times would leave int64; a start of that kind has a reason of its own.
@@ -95,21 +72,13 @@ def wrong_lifetimes(kind: Sliding, end: str, events: pa.Table, times: Times) -> 
     return bad if bad.any() else np.zeros(0, bool)
 
 
-def least_span(column: str, least_us: int) -> Check:
-    """The span in ``column`` is there, and at least ``least_us``."""
-    return Check(BAD_WINDOW, partial(_too_short, column, least_us))
-
-
-def _too_short(column: str, least_us: int, events: pa.Table, _times: Times) -> Flags:
+def short_spans(column: str, least_us: int, events: pa.Table, _times: Times) -> Flags:
+    """Rows whose span in ``column`` is not there, or below ``least_us``."""
     return _below(spans_us(events[column]), least_us)
 
 
-def least_computed_span(span: RowExpression, least_us: int) -> Check:
-    """The span that is computed of a row is there, and at least ``least_us``."""
-    return Check(BAD_WINDOW, partial(_too_short_computed, span, least_us))
-
-
-def _too_short_computed(span: RowExpression, least_us: int, events: pa.Table, _times: Times) -> Flags:
+def short_computed_spans(span: RowExpression, least_us: int, events: pa.Table, _times: Times) -> Flags:
+    """Rows of which no span is computed, or one below ``least_us``."""
     return _below(computed_spans_us(span, events), least_us)
 
 
@@ -118,14 +87,10 @@ def _below(spans: pa.ChunkedArray, least_us: int) -> Flags:
     return bad if bad.any() else np.zeros(0, bool)
 
 
-def right_bounds(*, signed: bool) -> Check:
-    """The window that a row names has a start before its end. It raises `UsageError` for a retraction, unless the
+def wrong_bounds(signed: bool, events: pa.Table, _times: Times) -> Flags:
+    """Rows that name a window whose start is not before its end. Raises `UsageError` for a retraction, unless the
     operator applies these (``signed``).
     """
-    return Check(BAD_WINDOW, partial(_wrong_bounds, signed))
-
-
-def _wrong_bounds(signed: bool, events: pa.Table, _times: Times) -> Flags:
     kinds = KIND in events.column_names and not signed
     if kinds and pc.any(pc.equal(events[KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
@@ -141,10 +106,10 @@ def _wrong_bounds(signed: bool, events: pa.Table, _times: Times) -> Flags:
 def window_checks(kind: Windows, *, signed: bool) -> tuple[Check, ...]:
     """What rows of windows must meet that they bring themselves: lifetimes, gaps, or whole windows."""
     if isinstance(kind, Sliding) and kind.end_column is not None:
-        return (right_lifetime(kind, kind.end_column),)
+        return ((BAD_WINDOW, partial(wrong_lifetimes, kind, kind.end_column)),)
     if isinstance(kind, Sessions) and kind.gap_column is not None:
-        return (least_span(kind.gap_column, 1),)
-    return (right_bounds(signed=signed),) if isinstance(kind, NamedWindow) else ()
+        return ((BAD_WINDOW, partial(short_spans, kind.gap_column, 1)),)
+    return ((BAD_WINDOW, partial(wrong_bounds, signed)),) if isinstance(kind, NamedWindow) else ()
 
 
 def without_place(events: pa.Table, order: Sequence[str]) -> Flags:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
@@ -22,13 +22,13 @@ from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.input_spec import (
     Check,
     InputSpec,
-    has_place,
-    not_null,
-    short_key,
-    time_in_range,
+    any_null,
+    beyond_range,
+    misplaced,
+    too_long_keys,
     window_checks,
 )
-from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
+from tidestate.operators.plan.reasons import BAD_OFFSET, KEY_TOO_LONG, NULL_KEY, NULL_TIME, OUT_OF_RANGE
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.plan.stages import COMPUTED
 from tidestate.operators.plan.transition import Timer, Transition
@@ -108,7 +108,9 @@ class Plan(ABC):
     zones: Mapping[str, ZoneRules] = field(default_factory=dict)
     """The rules of the time zones that its expressions name, as its manifest has them."""
     rows_are: RowKind = "live"
-    """What the rows of its input are, in this micro-batch; see `for_late_rows`."""
+    """What the rows of its input are, in this micro-batch: windows take those of the late ledger until they expire,
+    and they claim no watermark; those of a replay put messages back.
+    """
 
     def with_input(self, **changes: Any) -> Self:
         """The same with these changes to its input."""
@@ -124,12 +126,6 @@ class Plan(ABC):
     def partition_by(self) -> tuple[str, ...]:
         """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
         return tuple(self.input.key_names)
-
-    def for_late_rows(self) -> Self:
-        """The same for a micro-batch whose rows are from the late ledger: their windows take them until they expire,
-        and they claim no watermark.
-        """
-        return replace(self, rows_are="ledger")
 
     @property
     def reprocesses(self) -> bool:
@@ -155,14 +151,14 @@ class Plan(ABC):
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """What a row must meet: the first that it fails gives the reason in the ledger. Lateness comes after."""
-        keys = tuple(dict.fromkeys([*self.never_null, *self.input.order]))
+        order, keys = self.input.order, tuple(dict.fromkeys([*self.never_null, *self.input.order]))
         return (
             *self.own_checks,
-            *((has_place(self.input.order),) if self.input.order else ()),
-            not_null((self.input.event_time,), NULL_TIME),
-            not_null(tuple(self.never_null), NULL_KEY),
-            short_key(keys),
-            time_in_range(),
+            *(((BAD_OFFSET, partial(misplaced, order)),) if order else ()),
+            (NULL_TIME, partial(any_null, (self.input.event_time,))),
+            (NULL_KEY, partial(any_null, tuple(self.never_null))),
+            (KEY_TOO_LONG, partial(too_long_keys, keys)),
+            (OUT_OF_RANGE, beyond_range),
         )
 
     @property
@@ -602,18 +598,6 @@ class ReplayedPlan(Plan):
     @property
     def stands(self) -> bool:
         return self.may_stand and self.loss is not None
-
-    def while_missing(self, loss: Loss) -> Self:
-        """The same while messages are missing."""
-        return replace(self, loss=loss)
-
-    def resuming(self) -> Self:
-        """The same for the first micro-batch after a loss is over."""
-        return replace(self, resumes=True)
-
-    def for_replay(self) -> Self:
-        """The same for a micro-batch whose input is a replay: it puts messages back."""
-        return replace(self, rows_are="replay")
 
     @property
     def replaying(self) -> bool:

@@ -86,22 +86,15 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class RefusedRows:
-    """Rows that a stage refused, as they arrived but under the names of the ledger, and why."""
-
-    rows: pa.Table
-    reason: str
-
-
-@dataclass(frozen=True)
 class StagedRows:
     """Rows after all stages, with the columns of `Stages.ledger_names` beside them. ``flags``: which of the rows that
-    arrived these are, None for all of them. ``refusals`` are in the order of the stages.
+    arrived these are, None for all of them. ``refusals``: the rows that each stage refused, as they arrived but under
+    the names of the ledger, and why; in the order of the stages.
     """
 
     rows: pa.Table
     flags: Flags | None = None
-    refusals: tuple[RefusedRows, ...] = ()
+    refusals: tuple[tuple[pa.Table, str], ...] = ()
     passes: Flags | None = None
     """Which of ``rows`` pass all conditions; None for all of them. Shape ``(rows,)``."""
     violations: Mapping[str, int] = field(default_factory=dict)
@@ -160,7 +153,7 @@ class Stages:
             arrivals,
             arrivals.rename_columns([names.get(name, name) for name in arrivals.column_names]),
         )
-        row_numbers, refusals = np.arange(arrivals.num_rows), list[RefusedRows]()
+        row_numbers, refusals = np.arange(arrivals.num_rows), list[tuple[pa.Table, str]]()
         passes: Flags | None = None
         violations = dict[str, int]()
         for step in self.steps:
@@ -179,7 +172,7 @@ class Stages:
                     if violations_of_step:
                         names_missed = _names_missed(violations_of_step, is_refused)
                         refused_rows = _with_column(refused_rows, MISSED_EXPECTATIONS, names_missed)
-                    refusals.append(RefusedRows(refused_rows, result.reason))
+                    refusals.append((refused_rows, result.reason))
                 row_numbers = row_numbers[result.flags]
         flags = None
         if len(row_numbers) < arrivals.num_rows:

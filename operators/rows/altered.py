@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.plan.gaps import computed_spans_us
-from tidestate.operators.plan.input_spec import Check, least_computed_span
+from tidestate.operators.plan.input_spec import Check, short_computed_spans
 from tidestate.operators.plan.plan import PANE_KIND, Plan
+from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import moved_one
@@ -42,9 +44,9 @@ class AlteredPlan(Plan):
     @property
     def own_checks(self) -> tuple[Check, ...]:
         """Each row has the spans that it is to bring: a shift of at least the bound, and a duration above 0."""
-        shift = () if self.shift is None else (least_computed_span(self.shift, self.altered.shift_us),)
-        lasting = () if self.duration is None else (least_computed_span(self.duration, 1),)
-        return (*shift, *lasting)
+        spans = ((self.shift, self.altered.shift_us), (self.duration, 1))
+        given = [(span, least_us) for span, least_us in spans if span is not None]
+        return tuple((BAD_WINDOW, partial(short_computed_spans, span, least_us)) for span, least_us in given)
 
     @property
     def has_plain_rows(self) -> bool:

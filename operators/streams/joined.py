@@ -171,8 +171,6 @@ def _check_words(join: Join) -> None:
 
 
 def _check_windows(join: Join) -> None:
-    if join.windows is not None and join.bounded:
-        raise UsageError("within= and window= exclude each other: give one of them", code="join-bounds")
     if join.windows is not None and join.windows.by_offset:
         raise UsageError(
             "offsets of two streams cannot be compared: give each side its own window, side(window=…)",

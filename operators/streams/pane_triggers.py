@@ -120,11 +120,9 @@ def _by_batch(early: Trigger | None, late: Trigger | None) -> tuple[TriggerSide,
     """Which triggers are `each_batch`, as a user wrote it next to one for each element."""
     written: tuple[tuple[TriggerSide, Trigger | None], ...] = (("early", early), ("late", late))
     chosen = [(side, trigger) for side, trigger in written if trigger is not None and trigger is not FOLLOWING]
-    return tuple(side for side, trigger in chosen if _once_a_batch(trigger))
-
-
-def _once_a_batch(trigger: Trigger) -> bool:
-    return trigger.kind == "each_batch" and not isinstance(trigger, EachElement)
+    return tuple(
+        side for side, trigger in chosen if trigger.kind == "each_batch" and not isinstance(trigger, EachElement)
+    )
 
 
 def stored_trigger(trigger: Trigger | None) -> Trigger | None:

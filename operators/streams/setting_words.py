@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from tidestate.operators.aggregates.derived import Derived
 from tidestate.operators.describe.altered import Altered
@@ -24,7 +26,7 @@ from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLi
 from tidestate.operators.expressions.printing import expression_text
 from tidestate.operators.expressions.tree import ColumnNode, ExprNode
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
+from tidestate.operators.progress.cti_settings import EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.given_origins import GivenOrigins
@@ -33,33 +35,35 @@ from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, Wate
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
 from tidestate.operators.streams.words import Arguments, ComputedValue, setting_text
 from tidestate.statestore.durations import text_of
-from tidestate.statestore.errors import of_type
 
 KIND = "kind"
 _NONE = text_of(0)
 WordsOf = dict[str, tuple[str, ...]]
 """By the field of a stored description, the words of the builder that set it."""
 
-_RUNNABLE: WordsOf = {
+_WORDS: WordsOf = {
     KIND: (KIND,),
     "name": ("name",),
     "watermark": ("watermark", "cti_settings", "lifetime"),
     "operator": ("by_hand",),
     "output_origin": ("origins",),
     "stages": ("decode", "stages"),
-}
-_ORDER: WordsOf = {"offset": ("offset",), "origin": ("origin",)}
-_ORDERS: WordsOf = {"offsets": ("offset",), "origins": ("origin",)}
-_DELAY: WordsOf = {"watermark_delay_us": ("watermark_delay",)}
-_DELAYS: WordsOf = {"delays_us": ("watermark_delay",)}
-_WINDOWED: WordsOf = {
-    **_RUNNABLE,
-    **_ORDER,
-    **_DELAY,
     "event_time": ("event_time",),
+    "left_time": ("event_time",),
+    "right_time": ("event_time",),
+    "offset": ("offset",),
+    "offsets": ("offset",),
+    "origin": ("origin",),
+    "origins": ("origin",),
+    "watermark_delay_us": ("watermark_delay",),
+    "delays_us": ("watermark_delay",),
+    "sides": ("sides", "event_time", "sharing"),
     "key": ("group_by",),
+    "on": ("on",),
+    "how": ("how",),
     "processing_time": ("processing_time",),
     "window": ("window", "lifetime"),
+    "windows": ("side(window=)",),
     "aggregates": ("aggregate", "derive"),
     "having": ("having",),
     "allowed_lateness_us": ("allowed_lateness",),
@@ -74,97 +78,42 @@ _WINDOWED: WordsOf = {
     "signed": ("takes_retractions",),
     "messages": ("messages",),
     "window_offsets": ("window_offsets",),
+    "bounded": ("within",),
+    "lower_us": ("within",),
+    "upper_us": ("within",),
+    "within_us": ("within",),
+    "large": ("large_windows",),
+    "occurrence": ("occurrence",),
+    "unmatched": ("unmatched",),
+    "updates": ("side(update=)",),
+    "late_updates": ("side(late_update=)",),
+    "session": ("session_key",),
+    "start": ("side(start=)",),
+    "events": ("lifetime", "offset", "origin"),
+    "shift_us": ("shift_time(by=)", "at_least"),
+    "shift_column": ("shift_time(by=)",),
+    "shift_expression": ("shift_time(by=)",),
+    "end": ("end",),
+    "duration_us": ("duration",),
+    "duration_column": ("duration",),
+    "duration_expression": ("duration",),
 }
-WORDS: dict[type[Runnable], WordsOf] = {
-    Windowed: _WINDOWED,
-    Merge: {**_WINDOWED, **_DELAYS, "sides": ("sides", "event_time", "sharing")},
-    Join: {
-        **_RUNNABLE,
-        **_ORDERS,
-        **_DELAYS,
-        "left_time": ("event_time",),
-        "right_time": ("event_time",),
-        "on": ("on",),
-        "how": ("how",),
-        "bounded": ("within",),
-        "lower_us": ("within",),
-        "upper_us": ("within",),
-        "window": ("window",),
-        "windows": ("side(window=)",),
-        "allowed_lateness_us": ("allowed_lateness",),
-        "large": ("large_windows",),
-        "occurrence": ("occurrence",),
-        "unmatched": ("unmatched",),
-        "updates": ("side(update=)",),
-        "late_updates": ("side(late_update=)",),
-        "retained": ("side(retain=)",),
-        "in_order": ("in_order",),
-    },
-    SessionJoin: {
-        **_RUNNABLE,
-        **_ORDERS,
-        **_DELAYS,
-        "sides": ("event_time",),
-        "on": ("on",),
-        "window": ("gap", "gap_column", "offsets", "allowed_lateness"),
-        "how": ("how",),
-        "allowed_lateness_us": ("allowed_lateness",),
-        "session": ("session_key",),
-        "start": ("side(start=)",),
-    },
-    OverlapJoin: {**_RUNNABLE, "sides": ("event_time",), "on": ("on",), "events": ("lifetime", "offset", "origin")},
-    Union: {
-        **_RUNNABLE,
-        **_ORDER,
-        **_DELAYS,
-        "sides": ("sides", "event_time"),
-        "in_order": ("in_order",),
-        "signed": ("takes_retractions",),
-    },
-    Deduplicate: {
-        **_RUNNABLE,
-        **_DELAY,
-        "event_time": ("event_time",),
-        "on": ("on",),
-        "within_us": ("within",),
-        "in_order": ("in_order",),
-        "signed": ("takes_retractions",),
-        "allowed_lateness_us": ("allowed_lateness",),
-    },
-    Altered: {
-        **_RUNNABLE,
-        **_ORDER,
-        **_DELAY,
-        "event_time": ("event_time",),
-        "shift_us": ("shift_time(by=)", "at_least"),
-        "end": ("end",),
-        "duration_us": ("duration",),
-        "in_order": ("in_order",),
-        "signed": ("takes_retractions",),
-        "shift_column": ("shift_time(by=)",),
-        "duration_column": ("duration",),
-        "shift_expression": ("shift_time(by=)",),
-        "duration_expression": ("duration",),
-    },
+_OTHER_WORDS: dict[type[Runnable], WordsOf] = {
+    Join: {"window": ("window",), "retained": ("side(retain=)",)},
+    SessionJoin: {"sides": ("event_time",), "window": ("gap", "gap_column", "offsets", "allowed_lateness")},
+    OverlapJoin: {"sides": ("event_time",)},
+    Union: {"sides": ("sides", "event_time")},
 }
-_KINDS: dict[type[Runnable], str] = {
-    Windowed: "windows",
-    Merge: "merge",
-    Join: "join",
-    SessionJoin: "join_sessions",
-    OverlapJoin: "join_lifetimes",
-    Union: "union",
-    Deduplicate: "deduplicate",
-    Altered: "shift_time",
-}
+"""Of fields that other words set in these kinds."""
 
 
 def settings_of(description: Runnable) -> dict[str, str]:
     """What is set of an operator, by words of the builder."""
+    kind, values_of = _KINDS[type(description)]
     values: dict[str, Any] = {
-        KIND: _KINDS[type(description)],
+        KIND: kind,
         "name": description.name,
-        **_values(description),
+        **values_of(description),
         **_watermark(description),
         "origins": _origins(description.output_origin),
         "decode": [stage for stage in description.stages if isinstance(stage, Decode)],
@@ -196,23 +145,6 @@ def _span(span_us: int | None) -> str | None:
 def _each(values: Sequence[Any]) -> Any:
     """One value where all sides have the same, otherwise that of each, in their order."""
     return values[0] if all(value == values[0] for value in values) else tuple(values)
-
-
-def _values(description: Runnable) -> dict[str, Any]:
-    """Everything but name and watermark."""
-    if isinstance(description, Windowed):
-        return _of_windows(description)
-    if isinstance(description, Join):
-        return _of_join(description)
-    if isinstance(description, SessionJoin):
-        return _of_sessions(description)
-    if isinstance(description, OverlapJoin):
-        return _of_lifetimes(description)
-    if isinstance(description, Union):
-        return _of_union(description)
-    if isinstance(description, Deduplicate):
-        return _of_distinct(description)
-    return _of_shift(of_type(description, Altered))
 
 
 def _of_windows(described: Windowed) -> dict[str, Any]:
@@ -498,12 +430,11 @@ def _cti_settings(stored: StoredSettings) -> CtiSettings | dict[str, CtiSettings
     """CTI settings, the same for all sources or by source."""
     if stored is None:
         return None
-    by_source = {source: _cti_setting(settings) for source, settings in stored.items()}
+    by_source = {
+        source: CtiSettings(settings.policy, settings.generation, settings.import_from)
+        for source, settings in stored.items()
+    }
     return by_source[""] if [*by_source] == [""] else by_source
-
-
-def _cti_setting(settings: AdvanceTime) -> CtiSettings:
-    return CtiSettings(settings.policy, settings.generation, settings.import_from)
 
 
 def _lifetime_of(described: Runnable, ctis: Ctis) -> Any:
@@ -522,3 +453,26 @@ def _lifetimes(sides: Sides, columns: Mapping[str, EventColumns]) -> Any:
         for side, one in columns.items()
     }
     return _given(**{side: lives for side, lives in each.items() if lives != Lifetime()})
+
+
+_KINDS: dict[type[Runnable], tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    Windowed: ("windows", _of_windows),
+    Merge: ("merge", _of_windows),
+    Join: ("join", _of_join),
+    SessionJoin: ("join_sessions", _of_sessions),
+    OverlapJoin: ("join_lifetimes", _of_lifetimes),
+    Union: ("union", _of_union),
+    Deduplicate: ("deduplicate", _of_distinct),
+    Altered: ("shift_time", _of_shift),
+}
+"""The verb that makes each kind, and what gives everything but name and watermark."""
+
+
+def _words_of(kind: type[Runnable]) -> WordsOf:
+    words = {**_WORDS, **_OTHER_WORDS.get(kind, {})}
+    fields = {field.encode_name for field in msgspec.structs.fields(kind)} - {"renames"}  # about the past
+    return {name: words[name] for name in (KIND, "operator", *sorted(fields))}
+
+
+WORDS = {kind: _words_of(kind) for kind in _KINDS}
+"""By kind of operator, and field of its stored description."""

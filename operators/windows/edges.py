@@ -75,7 +75,7 @@ class EdgePlan(WindowPlan):
     @property
     def own_checks(self) -> tuple[Check, ...]:
         wrong = partial(_wrong_intervals, self.slices, self._end, self.input.event_time, self.lives)
-        return (Check(BAD_WINDOW, wrong),)
+        return ((BAD_WINDOW, wrong),)
 
     @property
     def keeps_received(self) -> bool:

@@ -104,7 +104,7 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
     return Repair(findings, plan_reset(checkpoint, manifest.id) if findings else None)
 
 
-def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
+def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], object]) -> Head | None:
     """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest intact one.
 
     ``check`` may raise before anything is written. Raises `CorruptionError` if the newest checkpoint is damaged and
@@ -126,7 +126,7 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
     return head
 
 
-def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
+def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], object]) -> None:
     repair = plan_repair(checkpoint)
     reset = repair.reset
     if reset is None:

@@ -226,12 +226,13 @@ def test_pauses_grow_up_to_a_bound_and_it_is_reported_since_when() -> None:
     pauses, taken = list[float](), list[str]()
     offers = delivery.Offers(lambda: None)
 
-    def sink(panes: str, _id: DeliveryId) -> bool:
+    def give() -> bool:
         assert (offers.waiting_since_us is not None) is bool(pauses)
-        taken.append(panes)
+        taken.append("panes")
         return len(taken) > 12
 
-    offers.offer(sink, "panes", delivery.Delivery("panes", DeliveryId("run", 1), (), None), pauses.append)
+    offered = delivery.Delivery("panes", DeliveryId("run", 1), (), None)
+    offers.offer(print, give, offered, pauses.append)
     assert offers.waiting_since_us is None
     assert pauses[:3] == [0.05, 0.1, 0.2]
     assert pauses == sorted(pauses)
@@ -246,7 +247,7 @@ def test_a_patience_goes_by_the_monotonic_clock(wall_s: int, monkeypatch: pytest
     monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now[0]))
     offers, offered = delivery.Offers(lambda: None), delivery.Delivery("panes", DeliveryId("run", 1), (), None)
 
-    def hang(_panes: str, _id: DeliveryId) -> bool:
+    def hang() -> bool:
         offers.check_called(6.0)
         now[0] += 3.5
         offers.check_called(6.0)
@@ -259,10 +260,10 @@ def test_a_patience_goes_by_the_monotonic_clock(wall_s: int, monkeypatch: pytest
         now[0] += seconds
 
     with pytest.raises(UnavailableError, match="sink-refuses"), offers.within(5.0):
-        offers.offer(lambda _panes, _id: False, "panes", offered, pause)
+        offers.offer(print, lambda: False, offered, pause)
     assert now[0] == pytest.approx(1005)
     assert offers.waited_us == pytest.approx(5_000_000)
-    offers.offer(hang, "panes", offered, pause)
+    offers.offer(print, hang, offered, pause)
 
 
 def test_a_damaged_pane_file_is_not_delivered(tmp_path: Path) -> None:

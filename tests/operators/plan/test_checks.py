@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,51 +15,52 @@ from tidestate import agg
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, SlidingLifetimes
 from tidestate.operators.plan.input_spec import (
     TOUCHED_LIMIT,
-    Check,
-    has_place,
-    least_span,
-    not_null,
-    right_bounds,
-    right_lifetime,
-    short_key,
-    time_in_range,
+    any_null,
+    beyond_range,
+    misplaced,
+    short_spans,
+    too_long_keys,
     window_checks,
+    wrong_bounds,
+    wrong_lifetimes,
 )
 from tidestate.operators.progress.watermarks import LIMIT_US, OFFSET_LIMIT
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 
+Failing = Callable[[pa.Table, Times], Flags]
 LONG = "x" * (1 << 17)
 HOUR = 3_600_000_000
 
 
-def failing(check: Check, times: list[int] | None = None, **columns: Any) -> list[int]:
+def failing(check: Failing, times: list[int] | None = None, **columns: Any) -> list[int]:
     """The numbers of the rows that fail."""
     events = pa.table(columns)
-    flags = check.failing(events, np.array(times if times is not None else [0] * events.num_rows, np.int64))
+    flags = check(events, np.array(times if times is not None else [0] * events.num_rows, np.int64))
     return [int(row) for row in np.flatnonzero(flags)]
 
 
 @pytest.mark.parametrize(
     ("check", "columns", "rows"),
     [
-        (not_null(("a", "b"), "null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
-        (short_key(("a",)), {"a": ["short", LONG, None]}, [1]),
-        (has_place(("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
-        (has_place(("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
-        (least_span("gap", 1), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
-        (right_bounds(signed=False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
+        (partial(any_null, ("a", "b")), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
+        (partial(too_long_keys, ("a",)), {"a": ["short", LONG, None]}, [1]),
+        (partial(misplaced, ("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
+        (partial(misplaced, ("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
+        (partial(short_spans, "gap", 1), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
+        (partial(wrong_bounds, False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
     ],
 )
-def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int]) -> None:
+def test_which_rows_fail(check: Failing, columns: dict[str, Any], rows: list[int]) -> None:
     assert failing(check, **columns) == rows
     events = pa.table(columns)
     right = events.filter(pa.array([row not in rows for row in range(events.num_rows)]))
-    assert len(check.failing(right, np.zeros(right.num_rows, np.int64))) == 0
+    assert len(check(right, np.zeros(right.num_rows, np.int64))) == 0
 
 
 def test_times_and_lifetimes() -> None:
-    assert failing(time_in_range(), [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
-    check = right_lifetime(SlidingLifetimes(HOUR, HOUR, end="end"), "end")
+    assert failing(beyond_range, [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
+    check = partial(wrong_lifetimes, SlidingLifetimes(HOUR, HOUR, end="end"), "end")
     begins = [10, 10, 10, 10, LIMIT_US + 5]
     ends = [11, 10, None, 10 + HOUR * (TOUCHED_LIMIT + 2), LIMIT_US + 6]
     assert failing(check, begins, end=pa.array(ends, pa.int64())) == [1, 3]  # the last one's start says why
@@ -66,17 +69,18 @@ def test_times_and_lifetimes() -> None:
 def test_retractions_are_refused_unless_they_are_applied() -> None:
     panes = {"window_start": [0], "window_end": [5], "kind": ["retract"]}
     with pytest.raises(UsageError) as refused:
-        failing(right_bounds(signed=False), **panes)
+        failing(partial(wrong_bounds, False), **panes)
     assert refused.value.code == "retractions"
-    assert failing(right_bounds(signed=True), **panes) == []
+    assert failing(partial(wrong_bounds, True), **panes) == []
 
 
 def test_which_windows_bring_what() -> None:
     assert window_checks(Sliding(HOUR, HOUR), signed=False) == ()
     assert window_checks(Counted(3, 3), signed=False) == ()
-    (bounds,) = window_checks(NamedWindow(), signed=True)
+    ((reason, bounds),) = window_checks(NamedWindow(), signed=True)
+    assert reason == "bad_window"
     assert failing(bounds, window_start=[0, 5], window_end=[5, 5]) == [1]
-    (gap,) = window_checks(Sessions(gap_column="g"), signed=False)
+    ((_, gap),) = window_checks(Sessions(gap_column="g"), signed=False)
     assert failing(gap, g=[1, 0]) == [1]
 
 

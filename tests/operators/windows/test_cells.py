@@ -59,7 +59,7 @@ class Steps:
     ) -> pa.Table:
         before, was = self.watermark, self.now
         self.watermark, self.now = max(before, before if after is None else after), max(was, now or 0)
-        plan = self.plan.for_late_rows() if reprocessing else self.plan
+        plan = replace(self.plan, rows_are="ledger") if reprocessing else self.plan
         admitted = classify(plan, events, Context.between(before, before, was, was), 1)
         if admitted.rejected is not None:
             self.late.append(admitted.rejected)
