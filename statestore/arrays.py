@@ -4,7 +4,7 @@ units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +27,12 @@ def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """
     buffer_bytes = sum(part.get_total_buffer_size() for part in parts)
     return buffer_bytes < limit_bytes or sum(part.nbytes for part in parts) < limit_bytes
+
+
+def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:
+    """The rows of all parts that are there, in order; None where none is."""
+    tables = [rows for rows in parts if rows is not None]
+    return pa.concat_tables(tables) if tables else None
 
 
 def total(many: Sequence[Counters]) -> Counters:

@@ -35,7 +35,7 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks, sorting
+from tidestate.statestore.table.sorting import each_once, shared_ranks, sorting
 
 BEGAN = "_began"
 """The start of a lifetime, in microseconds: of an adjusted event the CTI."""
@@ -150,7 +150,7 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, context: C
 def _keys_of(plan: OverlapPlan, rows: pa.Table) -> pa.Table:
     """The distinct keys of rows."""
     keys = rows.select(plan.input.key_names)
-    return keys.take(pa.array(firsts(*ranks(keys)))) if plan.input.key_names else keys
+    return each_once(keys) if plan.input.key_names else keys
 
 
 def _stored(plan: OverlapPlan, view: StateView, side: str, keys: pa.Table) -> pa.Table:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Transition, joined_steps
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.tables import (
@@ -32,7 +32,7 @@ from tidestate.operators.windows.tables import (
     equal,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -289,13 +289,7 @@ def step_by_element(
     for rows, times in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), context)]:
         steps.append(step(plan, state, rows, times))
         state.apply(steps[-1].changes)
-    rejected = [moved.rejected for moved in steps if moved.rejected is not None]
-    return Transition(
-        state.changes(),
-        pa.concat_tables([moved.panes for moved in steps]),
-        total([moved.counters for moved in steps]),
-        pa.concat_tables(rejected) if rejected else None,
-    )
+    return joined_steps(state.changes(), steps)
 
 
 def _by_number(plan: GroupTables, arriving: pa.Table) -> list[pa.Table]:

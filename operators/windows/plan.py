@@ -45,7 +45,7 @@ from tidestate.operators.windows.step import (
     window_expiry,
     window_timers,
 )
-from tidestate.operators.windows.tables import GroupTables, int_bounds
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.trigger_change import hand_over
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import of_type
@@ -91,7 +91,7 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Cont
     each_once = len(index) == events.num_rows and np.array_equal(index, np.arange(len(index)))
     places = pa.array(index)
     taken: Callable[[Values], Values] = (lambda column: column) if each_once else (lambda column: column.take(places))
-    keys = [taken(events[name]) for name in plan.input.key_names] or [_single_key(len(index))]
+    keys = [taken(column) for column in plan.keys_of(events)]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [taken(column) for column in plan.lifted(events)]
     sizes: list[Values] = [ones(None, len(index))]
@@ -145,9 +145,8 @@ def in_windows(plan: GroupTables, events: pa.Table, first: Times, counts: Number
 def _sliced(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
     """A row of `GroupTables.slices_of_events` for each event."""
     ends = pa.array(plan.slices.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.input.key_names] or [_single_key(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.input.signed else [])]
-    return _typed(plan.slices_of_events, [*keys, ends, *sizes, *plan.lifted(events)])
+    return _typed(plan.slices_of_events, [*plan.keys_of(events), ends, *sizes, *plan.lifted(events)])
 
 
 def _expanded(plan: GroupTables, rows: pa.Table, first: Times, counts: Numbers, budget_bytes: int) -> pa.Table:
@@ -174,13 +173,9 @@ def _whole(plan: GroupTables, events: pa.Table) -> pa.Array:
 
 def _merged(plan: GroupTables, rows: pa.Table) -> pa.Table:
     """``rows`` of sessions, merged."""
-    merged = merge_sessions(plan.group_keys, int_bounds(rows))
+    merged = merge_sessions(plan.group_keys, rows)
     values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
     return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
-
-
-def _single_key(count: int) -> pa.Array:
-    return pa.array(np.zeros(count, np.int8))
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
+from tidestate.operators.windows.names import CELL, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
 from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Flags, Numbers
@@ -36,7 +37,7 @@ from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine, combine_values
-from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import among, each_once, firsts, ranks
 
 LOOK_UP = 8
 """A look-up costs about as much as this many rows of a scan."""
@@ -98,10 +99,7 @@ def parts_of_sessions(plan: GroupTables, sessions: pa.Table) -> pa.Table:
 
 def sessions_as_arriving(plan: GroupTables, parts: pa.Table) -> pa.Table:
     """Parts, or what is combined of them, as rows of `GroupTables.arriving`."""
-    if ELEMENTS not in parts.column_names:
-        counted = pa.array(np.maximum(column_numbers(parts, plan.counted_by), 1))
-        parts = parts.append_column(ELEMENTS, counted)
-    return plan.arriving.conform(parts)
+    return plan.arriving.conform(plan.counted_parts(parts))
 
 
 def own_cells(cells: Numbers) -> Numbers:
@@ -165,9 +163,7 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, contex
     first, last = None if before == BEGINNING_US else (before + 1) // gap, after // gap
     moves = after > before
     if moves:
-        lower = None if before == BEGINNING_US else (before + 1,)
-        ends = view[ENDS].scan(key_range(lower, None if after == END_US else (after + 1,)))
-        opened = pa.concat_tables([opened, *ends])
+        opened = pa.concat_tables([opened, *view[ENDS].scan(keys_within(before, after))])
         cells = key_range(None if first is None else (2 * first,), None if after == END_US else (2 * last + 2,))
         stored = _not_over(
             plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), context.watermark_before
@@ -189,9 +185,8 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, contex
         forward = list(view[PARTS].scan(key_range((2 * ahead[0],), (2 * ahead[-1] + 2,)), folded=False))
     else:
         keys = [rows.select(names) for rows in (stored.filter(pa.array(due)), new, opened)]
-        number, count = ranks(both := pa.concat_tables(keys))
-        asked = both.take(pa.array(firsts(number, count)))
-        stored = _of_keys(stored, asked)
+        asked = each_once(pa.concat_tables(keys))
+        stored = stored.filter(pa.array(among(stored, asked, names)))
         forward = [_looked_up(plan, view, asked, ahead, context.watermark_before)]
     forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), context.watermark)) for rows in forward]
     rows = pa.concat_tables([stored, *forward, new])
@@ -202,12 +197,6 @@ def end_beyond(plan: GroupTables, view: StateView, watermark: int) -> int:
     """The least end of the stored parts in cells after that of the watermark; `END_US` without any."""
     ahead = view[PARTS].scan(key_range((2 * (watermark // plan.gap + 1),)), folded=False)
     return min((int(column_numbers(rows, END).min()) for rows in ahead if rows.num_rows), default=END_US)
-
-
-def _of_keys(rows: pa.Table, asked: pa.Table) -> pa.Table:
-    """The rows with one of these keys."""
-    (known, of_rows), count = shared_ranks([asked, rows.select(asked.column_names)])
-    return rows.filter(pa.array((lasts(known, count) >= 0)[of_rows]))
 
 
 def _looked_up(plan: GroupTables, view: StateView, keys: pa.Table, cells: range, watermark: int) -> pa.Table:
@@ -286,13 +275,9 @@ def _alone(plan: GroupTables, view: StateView, whole: pa.Table, special: Flags, 
     """Which of the sessions ``whole`` no stored session overlaps: not one that has fired, as no event was late, nor
     one whose end the watermark passes, which is in ``special``; so one that is open.
     """
-    bound = key_range((context.watermark + 1,)) if context.watermark != END_US else None
-    opened = list(view[ENDS].scan(bound)) if bound is not None and whole.num_rows else []
-    if not sum(rows.num_rows for rows in opened):
-        return ~special
-    names = plan.group_keys
-    (of_whole, of_opened), count = shared_ranks([rows.select(names) for rows in (whole, pa.concat_tables(opened))])
-    return ~special & (lasts(of_opened, count) < 0)[of_whole]
+    some = whole.num_rows > 0 and context.watermark != END_US
+    opened = view[ENDS].scan(keys_within(context.watermark, END_US)) if some else ()
+    return ~special & ~among(whole, pa.concat_tables([plan.ends.no_rows, *opened]), plan.group_keys)
 
 
 def _complete(plan: GroupTables, found: _Rows, chains: _Chains, rows: Flags) -> tuple[pa.Table, Numbers]:

@@ -13,8 +13,9 @@ A step over many windows goes in shares of the keys, so that what it holds at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
-from tidestate.operators.plan.transition import Timer, Transition
+from tidestate.operators.plan.transition import Timer, Transition, joined_steps
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
@@ -52,6 +53,7 @@ from tidestate.operators.windows.names import (
     SLICE_END,
     START,
 )
+from tidestate.operators.windows.partial_view import PartialTable
 from tidestate.operators.windows.session_slices import ReadySessions, end_beyond, over_at
 from tidestate.operators.windows.tables import (
     NEVER,
@@ -66,13 +68,12 @@ from tidestate.operators.windows.tables import (
     trigger_finished,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.arrays import Flags, Numbers, one_table, total
 from tidestate.statestore.errors import invariant
-from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
-from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 from tidestate.statestore.spec.lists import struct_fields
-from tidestate.statestore.spec.store import StateView, TableView
+from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.sorting import ranks
 
@@ -329,13 +330,14 @@ def step_in_shares(
     count = min(-(-arriving.nbytes * ARRIVING_SHARE // context.budget_bytes), arriving.num_rows // LEAST_ROWS)
     if count <= 1 or not plan.input.key_names:
         return step(view, arriving, alone)
-    owner = _share_of(plan, arriving, count)
-    moved = []
+    owner, moved = _share_of(plan, arriving, count), []
     for number in range(count):
-        here = owner == number
-        rows = arriving.filter(pa.array(here))
-        moved.append(step(_Shared(plan, view, number, count), rows, None if alone is None else alone[here]))
-    return _together(moved)
+        here, chosen = owner == number, partial(_of_share, plan, count, number)
+        state = {spec.name: PartialTable(view[spec.name], chosen) for spec in plan.tables}
+        moved.append(step(state, arriving.filter(pa.array(here)), None if alone is None else alone[here]))
+    names = dict.fromkeys(name for transition in moved for name in transition.changes)
+    changes = {name: _joined([each.changes[name] for each in moved if name in each.changes]) for name in names}
+    return joined_steps(changes, moved)
 
 
 def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
@@ -343,69 +345,16 @@ def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
     return (key_hash(rows.select(plan.input.key_names)) % count).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """State with the rows of one share of ``count`` only, where they are scanned."""
-
-    plan: GroupTables
-    view: StateView
-    number: int
-    count: int
-
-    def __getitem__(self, table: str, /) -> TableView:
-        return _SharedTable(self, self.view[table])
-
-
-@dataclass(frozen=True)
-class _SharedTable:
-    shared: _Shared
-    table: TableView
-
-    @property
-    def expired(self) -> int | None:
-        return self.table.expired
-
-    def lookup(self, keys: pa.Table) -> Lookup:
-        return self.table.lookup(keys)
-
-    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
-        shared = self.shared
-        for rows in self.table.scan(keys, reverse=reverse, folded=folded):
-            yield rows.filter(pa.array(_share_of(shared.plan, rows, shared.count) == shared.number))
-
-    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
-        return self.table.ranges(prefixes, lower, upper)
-
-
-def _together(moved: Sequence[Transition]) -> Transition:
-    """The transitions of shares as one."""
-    rejected = [transition.rejected for transition in moved if transition.rejected is not None]
-    return Transition(
-        {
-            name: _joined([transition.changes[name] for transition in moved if name in transition.changes])
-            for name in _names(moved)
-        },
-        pa.concat_tables([transition.panes for transition in moved]),
-        total([transition.counters for transition in moved]),
-        pa.concat_tables(rejected) if rejected else None,
-    )
-
-
-def _names(moved: Sequence[Transition]) -> list[str]:
-    return list(dict.fromkeys(name for transition in moved for name in transition.changes))
+def _of_share(plan: GroupTables, count: int, number: int, rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array(_share_of(plan, rows, count) == number))
 
 
 def _joined(parts: Sequence[TableChanges]) -> TableChanges:
     return TableChanges(
-        _rows([changes.delete for changes in parts]),
-        _rows([changes.put for changes in parts]),
-        _rows([changes.merge for changes in parts]),
+        one_table(changes.delete for changes in parts),
+        one_table(changes.put for changes in parts),
+        one_table(changes.merge for changes in parts),
     )
-
-
-def _rows(parts: Sequence[pa.Table | None]) -> pa.Table | None:
-    there = [rows for rows in parts if rows is not None]
-    return pa.concat_tables(there) if there else None
 
 
 def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
@@ -457,7 +406,7 @@ def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
     if plan.lazy and plan.sessions:
         bounds[PARTS] = over_at(plan, context.watermark)
     elif plan.lazy:
-        bounds[PARTS] = last if context.watermark == END_US else plan.slices.oldest_slice_after(context.watermark)
+        bounds[PARTS] = plan.last_needless_slice(context.watermark)
         if plan.coarse_slices and plan.orderless:
             bounds[COARSE] = min(last, bounds[PARTS] + plan.coarse_slices * plan.slices.slice - 1)
     return bounds

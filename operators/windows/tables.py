@@ -141,13 +141,6 @@ def trigger_finished(groups: pa.Table) -> Flags:
     return column_numbers(groups, CLOSED) > 0
 
 
-def int_bounds(rows: pa.Table) -> pa.Table:
-    """``rows`` with window bounds as int64."""
-    for name in (START, END):
-        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.int64()))
-    return rows
-
-
 def equal(now: Values, then: Values) -> Flags:
     """Whether two columns are equal, row by row: nulls equal nulls, NaN equals NaN, lists are compared by value."""
     missing = np.asarray(pc.is_null(now)), np.asarray(pc.is_null(then))
@@ -392,6 +385,22 @@ class GroupTables(WindowedPlan):
         """Names of the key columns in tables."""
         return [column.name for column in self.key_columns]
 
+    def keys_of(self, rows: pa.Table) -> list[Values]:
+        """The key columns of tables, for rows of the input."""
+        return [rows[name] for name in self.input.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+
+    def keyed(self, rows: pa.Table) -> pa.Table:
+        """Rows of the input, or of a table, with the constant that is the key where the stream has none."""
+        if self.input.key_names or NO_KEY in rows.column_names:
+            return rows
+        return rows.append_column(NO_KEY, self.keys_of(rows)[0])
+
+    def counted_parts(self, parts: pa.Table) -> pa.Table:
+        """Parts, or what is combined of them, with the number of their events: at least one."""
+        if ELEMENTS in parts.column_names:
+            return parts
+        return parts.append_column(ELEMENTS, pa.array(np.maximum(column_numbers(parts, self.counted_by), 1)))
+
     @property
     def identity(self) -> list[str]:
         """The columns that identify a group, in the order of the groups table's key."""
@@ -459,6 +468,12 @@ class GroupTables(WindowedPlan):
         role = SLICE_END if self.rolling or not self.slices.tumbles else END
         key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
         return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
+
+    def last_needless_slice(self, watermark: int) -> int:
+        """Slices that end at or before this are in no window that is due after ``watermark``."""
+        if watermark == BEGINNING_US:
+            return watermark
+        return END_US - 1 if watermark == END_US else self.slices.oldest_slice_after(watermark)
 
     @cached_property
     def coarse_slices(self) -> int:

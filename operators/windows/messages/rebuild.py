@@ -29,7 +29,7 @@ from tidestate.operators.windows.messages.reading import (
     stored_in,
 )
 from tidestate.operators.windows.messages.record import between_windows, message_windows
-from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
+from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, PENDING, START
 from tidestate.operators.windows.tables import (
@@ -143,7 +143,7 @@ def _corrected(
     pane was due and hidden: the groups after another pane, the panes, and their counters.
     """
     for portion in in_portions(windows):
-        stored = state[GROUPS].lookup(with_key(plan, portion, plan.groups.key_names))
+        stored = state[GROUPS].lookup(plan.keyed(portion).select(plan.groups.key_names))
         due = pc.and_(stored.found, _was_due(plan, stored.rows, context))
         groups, metadata = plan.as_whole(stored.rows.filter(due)), portion.filter(due)
         whole = stored_in(plan, state, metadata) == column_numbers(metadata, "count")
