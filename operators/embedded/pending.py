@@ -124,7 +124,7 @@ class Unflushed:
         steps: Sequence[Transition],
     ) -> Unflushed:
         """These, and ``steps`` of some partitions with what was ``admitted`` of so many ``messages``."""
-        times = [time for time in (self.max_event_us, admitted.max_event_us) if time is not None]
+        times = [time for time in (self.max_event_us, admitted.claims.newest_us) if time is not None]
         rejected = [admitted.rejected, *(moved.rejected for moved in steps)]
         return Unflushed(
             {**self.partitions, **partitions},

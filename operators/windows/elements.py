@@ -60,11 +60,6 @@ class _Elements:
     owner: Numbers
     fires: Flags
 
-    @property
-    def heads(self) -> Flags:
-        """Whether each element is the first of its group."""
-        return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
-
 
 def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, context: Context) -> ElementPanes | None:
     """The panes after each N-th element of this batch; None if there are none."""
@@ -242,7 +237,7 @@ def _after(
     where = np.zeros(groups.num_rows, bool)
     where[of[ends]] = True
     sizes = np.bincount(elements.owner, minlength=groups.num_rows)
-    places = np.arange(len(elements.owner)) - np.flatnonzero(elements.heads)[np.cumsum(elements.heads) - 1]
+    places = _counted_from(np.ones(len(elements.owner), bool), _firsts(elements.owner))
     taken = np.zeros(groups.num_rows, np.int64)
     np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
     left = np.where(where, sizes - taken, column_numbers(groups, PENDING))

@@ -96,10 +96,6 @@ def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, context:
     """The windows of a band, from parts and from ``groups``."""
     ending = windows_ending(plan, view, context.watermark_before, context.watermark)
     stored = pa.concat_tables([plan.groups.schema.empty_table(), *ending])
-    if not windows.num_rows:
-        return stored
-    if not stored.num_rows:
-        return plan.groups.conform(groups_with(plan, view, windows, context))
     alone = stored.filter(pa.array(~among(stored, windows, plan.identity)))
     return pa.concat_tables([alone, plan.groups.conform(groups_with(plan, view, windows, context))])
 

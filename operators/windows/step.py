@@ -112,7 +112,7 @@ def step_windows(
     _check_fired(plan, groups, fired, context)
     retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
     counters = first.counters if first is not None else {}
-    counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
+    counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in timing_masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
     counters |= {"hidden": hidden}
     if rejected is not None:
@@ -215,7 +215,8 @@ def _shown(
     return fired * holds, np.where(emptied > 0, emptied, taken_back), int(np.count_nonzero((fired > 0) & ~holds))
 
 
-def _masks(fired: Numbers) -> list[tuple[str, Flags]]:
+def timing_masks(fired: Numbers) -> list[tuple[str, Flags]]:
+    """By timing, in the order in which panes are emitted: which groups have ``fired`` so."""
     return [("late", fired == LATE), ("on_time", fired == ON_TIME), ("early", fired == EARLY)]
 
 
@@ -230,19 +231,28 @@ def _panes(
     context: Context,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions and emitted panes, each in the order late, on time, early."""
-    retracted, emitted = [], []
+    last = phase.closed if plan.triggers.when is None else phase.closed | trigger_finished(groups)
+    retracted, emitted = panes_by_timing(plan, groups, values, fired, emptied, last)
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        retracted += replaced_panes(plan, gathered, context)
-    for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
+        retracted = [*replaced_panes(plan, gathered, context), *retracted]
+    return retracted, emitted
+
+
+def panes_by_timing(
+    plan: GroupTables, groups: pa.Table, values: pa.Table, fired: Numbers, emptied: Numbers, last: Flags
+) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Retractions of what these groups had emitted, and the panes of those that have ``fired``, both in the order
+    late, on time, early; ``last``: the panes that are the last of their window.
+    """
+    retracted, emitted = [], []
+    for (timing, mask), (_, empty) in zip(timing_masks(fired), timing_masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
             again = (mask | empty) & (column_numbers(groups, EMITTED) > 0)
             retracted.append(retractions(plan, groups.filter(pa.array(again)), timing))
-        if not mask.any():
-            continue
-        where = pa.array(mask)
-        rows = groups.filter(where)
-        last = phase.closed[mask] if plan.triggers.when is None else phase.closed[mask] | trigger_finished(rows)
-        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
+        if mask.any():
+            where = pa.array(mask)
+            rows = groups.filter(where)
+            emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last[mask]))
     return retracted, emitted
 
 
