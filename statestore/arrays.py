@@ -21,6 +21,13 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 Counters: TypeAlias = dict[str, int]
 
 
+def flags_at(count: int, places: Numbers | Flags) -> Flags:
+    """Flags of shape ``(count,)``, set at these places."""
+    flags = np.zeros(count, bool)
+    flags[places] = True
+    return flags
+
+
 def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """Whether these rows are smaller than that together: to say what is theirs of their buffers takes thirty times as
     long as to say how large these are.

@@ -33,7 +33,7 @@ from tidestate.operators.windows.messages.edits import Edited, sliding_end
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.operators.windows.sessions import holding_window
 from tidestate.operators.windows.stored_windows import key_values, rows_with
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, flags_at
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
@@ -321,13 +321,11 @@ def _emptied(
         )
     after = OverlayView(view, plan.tables)
     after.apply(changes)
-    holds = np.zeros(sessions.num_rows, bool)
+    bounds = [sessions[name].cast(plan.bound_type) for name in (START, END)]
     # A session stays while a row of either side is in it.
-    for side_name in SIDES:
-        bounds = (sessions[name].cast(plan.bound_type) for name in (START, END))
-        remaining_rows = after[side_name].ranges(sessions.select(plan.group_keys), *bounds)
-        holds[remaining_rows.request_index.to_numpy()] = True
-    return sessions.filter(pa.array(~holds))
+    left, right = (after[side_name].ranges(sessions.select(plan.group_keys), *bounds) for side_name in SIDES)
+    holding = np.concatenate([remaining.request_index.to_numpy() for remaining in (left, right)])
+    return sessions.filter(pa.array(~flags_at(sessions.num_rows, holding)))
 
 
 def _of_key(plan: SessionJoinTables, view: StateView, window: SideSpan) -> pa.Table:

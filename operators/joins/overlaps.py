@@ -29,7 +29,7 @@ from tidestate.operators.plan.transition import KINDS, Transition
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant
+from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant, flags_at
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.lists import places_within
@@ -193,9 +193,7 @@ def _ended(plan: OverlapPlan, side: str, rows: pa.Table, ends: pa.Table) -> tupl
     found = np.minimum(place, len(codes) - 1)
     meets = (place < len(codes)) & (ending[by_time][found] == edge) & (untils == END_US)
     untils[meets] = times[by_time][found[meets]]
-    used = np.zeros(len(codes), bool)
-    used[found[meets]] = True
-    return untils, int(np.count_nonzero(~used))
+    return untils, int(np.count_nonzero(~flags_at(len(codes), found[meets])))
 
 
 def _numbered(plan: OverlapPlan, sides: dict[str, tuple[pa.Table, Flags]]) -> tuple[_Living, _Living]:

@@ -24,7 +24,7 @@ from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import each_once, shared_ranks
@@ -51,9 +51,7 @@ class _Sessions:
 
     def holding(self, stored: Flags) -> Flags:
         """Windows that hold one of these stored sessions."""
-        found = np.zeros(self.windows.num_rows, bool)
-        found[self.of_stored[stored]] = True
-        return found
+        return flags_at(self.windows.num_rows, self.of_stored[stored])
 
     @property
     def fires(self) -> Flags:
@@ -166,14 +164,13 @@ def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, cont
     arrived = pa.concat_tables([new[side].select(names) for side in SIDES])
     for name, bounds in ((START, {side: admitted.times(side) for side in SIDES}), (END, admitted.until)):
         arrived = arrived.append_column(name, pa.array(np.concatenate([bounds[side] for side in SIDES])))
-    due = [rows.select(names) for span in _spans(plan, context) for rows in view[ENDS].scan(keys_within(*span))]
+    spans = plan.passed_spans(context, closing=True)
+    due = [rows.select(names) for span in spans for rows in view[ENDS].scan(keys_within(*span))]
     asked = each_once(pa.concat_tables([arrived.select(names), *due]))
     stored = view[SESSIONS].ranges(asked).rows.select([*names, START, END])
     merged = merge_sessions(names, pa.concat_tables([stored, arrived.cast(stored.schema)]))
     of_stored, of_new, same = merged.apart(stored)
     ends = merged.windows[END].to_numpy()
-    touched = np.zeros(len(ends), bool)
-    touched[of_new] = True
     cut = new[LEFT].num_rows
     some = context.watermark != BEGINNING_US
     return _Sessions(
@@ -183,20 +180,10 @@ def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, cont
         {LEFT: of_new[:cut], RIGHT: of_new[cut:]},
         same,
         (stored[END].to_numpy() <= context.watermark_before) & (context.watermark_before != BEGINNING_US),
-        touched,
+        flags_at(len(ends), of_new),
         (ends <= context.watermark) & some,
         (ends <= plan.closed_at(context.watermark)) & some,
     )
-
-
-def _spans(plan: SessionJoinTables, context: Context) -> list[tuple[int, int]]:
-    """Ranges of session ends, as (after, up to), that this step passes: sessions that fire, and that close."""
-    spans = [(context.watermark_before, context.watermark)] if context.watermark > context.watermark_before else []
-    low, high = (
-        plan.closed_at(context.watermark_before),
-        min(plan.closed_at(context.watermark), context.watermark_before),
-    )
-    return [*spans, (low, high)] if high > low else spans
 
 
 def _of_sides(

@@ -32,7 +32,7 @@ from tidestate.operators.windows.tables import (
     equal,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -234,8 +234,7 @@ def _after(
 ) -> pa.Table:
     """The groups after their panes: elements after the last pane are pending."""
     ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
-    where = np.zeros(groups.num_rows, bool)
-    where[of[ends]] = True
+    where = flags_at(groups.num_rows, of[ends])
     sizes = np.bincount(elements.owner, minlength=groups.num_rows)
     places = _counted_from(np.ones(len(elements.owner), bool), _firsts(elements.owner))
     taken = np.zeros(groups.num_rows, np.int64)
@@ -261,8 +260,7 @@ def _after(
 
 def _left(plan: GroupTables, groups: pa.Table, owner: Numbers, parts: pa.Table, fires: Flags) -> pa.Table:
     """In discarding mode a window has only the elements after its last pane."""
-    fired = np.zeros(groups.num_rows, bool)
-    fired[owner[fires]] = True
+    fired = flags_at(groups.num_rows, owner[fires])
     place = np.full(groups.num_rows, -1)
     place[owner[~fires]] = np.flatnonzero(~fires)
     left = parts.take(pa.array(place, mask=place < 0))

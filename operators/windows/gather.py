@@ -42,33 +42,6 @@ from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
 from tidestate.statestore.table.sorting import among, each_once, firsts, lasts, order, ranks, shared_ranks, taken
 
-
-def without_closed(
-    stored: pa.Table, arriving: pa.Table, names: list[str], *, sessions: bool
-) -> tuple[pa.Table, pa.Table]:
-    """``arriving`` without the elements that finished windows of ``stored`` refuse; and those, with the bounds of the
-    window.
-
-    ``names``: the columns of the key, and, except for ``sessions``, of the window.
-    """
-    nothing = arriving.slice(0, 0)
-    if not (stored.num_rows and arriving.num_rows):
-        return arriving, nothing
-    finished = stored.filter(pa.array(trigger_finished(stored)))
-    if not finished.num_rows:
-        return arriving, nothing
-    if sessions:
-        place = overlapped(names, finished, arriving, *(column_numbers(arriving, name) for name in (START, END)))
-    else:
-        (of_finished, of_new), count = shared_ranks([rows.select(names) for rows in (finished, arriving)])
-        place = lasts(of_finished, count)[of_new]
-    refused = arriving.filter(pa.array(place >= 0))
-    windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
-    for name in (START, END):
-        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
-    return arriving.filter(pa.array(place < 0)), refused
-
-
 NO_ROWS = np.empty(0, np.int64)
 
 
@@ -92,7 +65,7 @@ def gather_groups(
     stored = _fixed(plan, view, arriving, timed, context)
     arriving, refused = _without_closed(plan, stored, arriving)
     groups, owner = _with_due(plan, stored, arriving, context)
-    return Gathered(groups, owner, stored, arriving, _nothing(plan), NO_ROWS, NO_ROWS, refused)
+    return Gathered(groups, owner, stored, arriving, plan.groups.no_rows, NO_ROWS, NO_ROWS, refused)
 
 
 def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Context) -> pa.Table:
@@ -102,11 +75,26 @@ def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Cont
 
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The arrivals, and those that windows refuse because their composite trigger has finished."""
-    if not plan.finishes:
-        return arriving, arriving.slice(0, 0)
-    names = plan.group_keys if plan.sessions else plan.identity
-    return without_closed(stored, arriving, names, sessions=plan.sessions)
+    """The arrivals, and those that windows refuse because their composite trigger has finished: with the bounds of
+    the window.
+    """
+    nothing = arriving.slice(0, 0)
+    if not (plan.finishes and stored.num_rows and arriving.num_rows):
+        return arriving, nothing
+    finished = stored.filter(pa.array(trigger_finished(stored)))
+    if not finished.num_rows:
+        return arriving, nothing
+    if plan.sessions:
+        bounds = (column_numbers(arriving, name) for name in (START, END))
+        place = overlapped(plan.group_keys, finished, arriving, *bounds)
+    else:
+        (of_finished, of_new), count = shared_ranks([rows.select(plan.identity) for rows in (finished, arriving)])
+        place = lasts(of_finished, count)[of_new]
+    refused = arriving.filter(pa.array(place >= 0))
+    windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
+    for name in (START, END):
+        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
+    return arriving.filter(pa.array(place < 0)), refused
 
 
 def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
@@ -124,19 +112,8 @@ def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
     return each_once(pa.concat_tables(timers))
 
 
-def _spans(plan: GroupTables, context: Context) -> list[tuple[int, int]]:
-    """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
-    before, after = context.watermark_before, context.watermark
-    spans = [(before, after)] if after > before else []
-    if not (plan.looks_at_closing or plan.settles):
-        return spans
-    low, high = plan.closed_before(before), before if plan.settles else plan.closed_at(after)
-    late = (low, min(high, before))
-    return [*spans, late] if late[1] > late[0] else spans
-
-
 def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> pa.Table:
-    spans = _spans(plan, context)
+    spans = plan.passed_spans(context, closing=plan.looks_at_closing)
     due = [rows for span in spans for rows in view[GROUPS].scan(keys_within(*span))]
     asked = pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)])
     scanned = _in_spans(plan, column_numbers(asked, END), context)
@@ -148,7 +125,8 @@ def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Tab
 def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> Gathered:
     """Sessions: all of the keys concerned are read, and those that arrivals join are merged."""
     names = plan.group_keys
-    due = [rows.select(names) for span in _spans(plan, context) for rows in view[ENDS].scan(keys_within(*span))]
+    spans = plan.passed_spans(context, closing=plan.looks_at_closing)
+    due = [rows.select(names) for span in spans for rows in view[ENDS].scan(keys_within(*span))]
     asked = each_once(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.as_whole(view[GROUPS].ranges(asked).rows)
     over = stored.slice(0, 0)
@@ -209,7 +187,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     groups, owner = _same_windows(plan, stored, new, context)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
     messages = pc.fill_null(reached, 0).to_numpy()
-    return Gathered(groups, owner, stored, new, _nothing(plan), NO_ROWS, messages, refused, counts)
+    return Gathered(groups, owner, stored, new, plan.groups.no_rows, NO_ROWS, messages, refused, counts)
 
 
 def _combined(plan: GroupTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
@@ -306,10 +284,6 @@ def _as_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
 
 def _in_spans(plan: GroupTables, ends: Numbers, context: Context) -> Flags:
     inside = np.zeros(len(ends), bool)
-    for low, high in _spans(plan, context):
+    for low, high in plan.passed_spans(context, closing=plan.looks_at_closing):
         inside |= (ends > low) & (ends <= high)
     return inside
-
-
-def _nothing(plan: GroupTables) -> pa.Table:
-    return plan.groups.no_rows

@@ -58,20 +58,11 @@ from tidestate.statestore.table.overlay import OverlayView
 
 def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """Accepted events as rows of `GroupTables.taken`: one per window and key, or one per event and window."""
-    if plan.lazy and plan.in_cells:
-        return _as_windows(plan, events, times, context)
-    if plan.lazy and (plan.reprocessing or plan.touching):
-        return _as_parts(plan, events, times, context)
-    if plan.lazy:
+    if plan.lazy and not plan.in_cells and not plan.reprocessing and not plan.touching:
         return events_as_parts(plan, events, times, watermark_of(context.before))
-    return _as_windows(plan, events, times, context)
-
-
-def _as_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
-    """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone, and a
-    lifetime may touch several tumbling ones.
-    """
-    return _renamed(plan, _as_windows(plan, events, times, context))
+    windows = _as_windows(plan, events, times, context)
+    # Late events that are reprocessed may be for one window alone, and a lifetime may touch several tumbling ones.
+    return _renamed(plan, windows) if plan.lazy and not plan.in_cells else windows
 
 
 def _renamed(plan: GroupTables, windows: pa.Table) -> pa.Table:

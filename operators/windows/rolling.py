@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
@@ -25,7 +24,6 @@ from tidestate.operators.windows.names import END, GROUPS, PARTS, SLICE_END, STA
 from tidestate.operators.windows.ranges import combined_ranges
 from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.arrays import Numbers
-from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
@@ -42,11 +40,11 @@ def ready_rolling(
     changes = {PARTS: TableChanges(merge=new if new.num_rows else None)}
     before, after = context.watermark_before, max(context.watermark_before, context.watermark)
     looks, ends = plan.triggers.early is not None, _ends(new)
-    spans = [_span(ends if looks else ends[ends <= after], _kind(plan).size if looks else 1)]
+    spans = [_span(ends if looks else ends[ends <= after], plan.rolls.size if looks else 1)]
     if after > before and not context.only_arrivals:
         spans.append((before, after))
     spans = [(low, high) for low, high in spans if low < high]
-    groups = _groups(plan, view, [*spans, _span(ends, _kind(plan).size)])
+    groups = _groups(plan, view, [*spans, _span(ends, plan.rolls.size)])
     handed = [_handed_over(plan, new, groups.filter(pa.array(_ranges(plan, new, groups).counts > 0)))]
     if spans:
         low, high = min(low for low, _ in spans), max(high for _, high in spans)
@@ -70,10 +68,6 @@ def windows_in_parts(plan: GroupTables, view: StateView, low: int, high: int) ->
     return _handed_over(plan, events, windows.filter(pa.array(waits)))
 
 
-def _kind(plan: GroupTables) -> Rolling:
-    return of_type(plan.kind, Rolling)
-
-
 def _ends(parts: pa.Table) -> Numbers:
     return column_numbers(parts, SLICE_END)
 
@@ -85,7 +79,7 @@ def _span(ends: Numbers, size: int) -> tuple[int, int]:
 
 def _events(plan: GroupTables, view: StateView, low: int, high: int) -> Iterator[pa.Table]:
     """Stored parts of the windows with ``low < end <= high``."""
-    above = low if low == BEGINNING_US else low + 1 - _kind(plan).size
+    above = low if low == BEGINNING_US else low + 1 - plan.rolls.size
     yield from view[PARTS].scan(keys_within(above, high), folded=False)
 
 
@@ -117,7 +111,7 @@ def _ranges(plan: GroupTables, events: pa.Table, windows: pa.Table) -> _Ranges:
     code = of_events * (len(moments) + 1) + moment
     order = sorting(code)
     bounds = [
-        np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - _kind(plan).size, _ends(windows))
+        np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - plan.rolls.size, _ends(windows))
     ]
     low, high = (np.searchsorted(code[order], of_windows * (len(moments) + 1) + bound) for bound in bounds)
     return _Ranges(order, low, high - low)
@@ -127,7 +121,7 @@ def _handed_over(plan: GroupTables, events: pa.Table, windows: pa.Table) -> pa.T
     """The ``events`` of each of these windows, combined: rows of `GroupTables.arriving`."""
     ranges = _ranges(plan, events, windows)
     values = combined_ranges(plan.parts, events.take(pa.array(ranges.order)), ranges.first, ranges.counts)
-    starts = pa.array(_ends(windows) - _kind(plan).size).cast(plan.bound_type)
+    starts = pa.array(_ends(windows) - plan.rolls.size).cast(plan.bound_type)
     bounded = windows.rename_columns({SLICE_END: END}).append_column(START, starts)
     columns = zip([*bounded.column_names, *values.column_names], [*bounded.columns, *values.columns], strict=True)
     return plan.arriving.conform(plan.counted_parts(pa.table(dict(columns))))

@@ -31,7 +31,7 @@ from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import CELL, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
 from tidestate.operators.windows.tables import GroupTables, column_numbers
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
@@ -145,9 +145,7 @@ def _not_over(plan: GroupTables, rows: pa.Table, watermark: int) -> pa.Table:
     some = np.flatnonzero(cells <= int(cells[over].max()))
     few = rows.select(plan.group_keys).take(pa.array(some))
     unit, count = ranks(few.append_column(CELL, pa.array(cells[some])))
-    alive = np.zeros(count, bool)
-    alive[unit[~over[some]]] = True
-    kept[some] = alive[unit]
+    kept[some] = flags_at(count, unit[~over[some]])[unit]
     return rows.filter(pa.array(kept))
 
 
@@ -227,15 +225,13 @@ def _chains(plan: GroupTables, found: _Rows, context: Context) -> _Chains:
     np.minimum.at(unit_starts, unit, starts)
     np.maximum.at(unit_ends, unit, ends)
     np.maximum.at(reach, unit[part], ends[part])  # parts of a unit are due together
-    special = np.zeros(count, bool)
-    special[unit[~part]] = True
+    special = flags_at(count, unit[~part])
     row_of = firsts(unit, count)
     first = _begins(key_of[row_of], unit_starts, unit_ends)
     session = np.cumsum(first) - 1
     sessions, waiting = int(session[-1]) + 1, reach > context.watermark
-    waits, is_special, to = np.zeros(sessions, bool), np.zeros(sessions, bool), np.zeros(sessions, np.int64)
-    waits[session[waiting]] = True
-    is_special[session[special]] = True
+    waits, is_special = flags_at(sessions, session[waiting]), flags_at(sessions, session[special])
+    to = np.zeros(sessions, np.int64)
     # The last one, so that a session is carried as seldom as possible.
     to[session[waiting]] = np.flatnonzero(waiting)
     begins, ends_of = np.full(sessions, END_US), np.full(sessions, BEGINNING_US)
@@ -333,8 +329,7 @@ def _combined(
     index = np.flatnonzero(where)
     if not len(index):
         return plan.chained.schema.empty_table(), index
-    there = np.zeros(len(chains.starts), bool)
-    there[chains.of[index]] = True
+    there = flags_at(len(chains.starts), chains.of[index])
     chosen, owner = np.flatnonzero(there), (np.cumsum(there) - 1)[chains.of[index]]
     known = rows.select([*plan.group_keys, *(column.name for column in plan.chained.values)]).take(pa.array(index))
     values = combine_values(plan.chained, known, owner, len(chosen))

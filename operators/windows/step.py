@@ -31,7 +31,7 @@ from tidestate.operators.plan.transition import Timer, Transition, joined_steps
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
-from tidestate.operators.windows.gather import gather_groups
+from tidestate.operators.windows.gather import NO_ROWS, gather_groups
 from tidestate.operators.windows.names import (
     CLOCK,
     CLOSED,
@@ -68,7 +68,7 @@ from tidestate.operators.windows.tables import (
     trigger_finished,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers, one_table, total
+from tidestate.statestore.arrays import Flags, Numbers, flags_at, one_table, total
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
@@ -97,7 +97,8 @@ def step_windows(
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:
-        due = fire(plan, gathered, phase, context, _emitted_already(groups, first))
+        emitted = flags_at(groups.num_rows, NO_ROWS if first is None else first.owner)
+        due = fire(plan, gathered, phase, context, emitted)
     else:
         rejected = _rejected(plan, gathered, context)
         tree = Tree(plan, groups, phase, gathered.touched, context)
@@ -110,7 +111,7 @@ def step_windows(
         fired, emptied = _signed(plan, groups, due, fired)
     fired, emptied, hidden = _shown(plan, groups, values, due, fired, emptied)
     _check_fired(plan, groups, fired, context)
-    retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
+    retracted, shown = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in timing_masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
@@ -129,7 +130,7 @@ def step_windows(
     )
     changes = _changes(plan, gathered, kept, over, phase.taken(stays), context)
     before = [_not_last(first, fired > 0)] if first is not None else []
-    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
+    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *shown])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected)
 
@@ -144,13 +145,6 @@ def _check_fired(plan: GroupTables, groups: pa.Table, fired: Numbers, context: C
         context.watermark_before,
         context.watermark,
     )
-
-
-def _emitted_already(groups: pa.Table, first: ElementPanes | None) -> Flags:
-    emitted = np.zeros(groups.num_rows, bool)
-    if first is not None:
-        emitted[first.owner] = True
-    return emitted
 
 
 def _not_last(first: ElementPanes, again: Flags) -> pa.Table:

@@ -62,7 +62,7 @@ from tidestate.operators.windows.names import (
 )
 from tidestate.operators.windows.shown import PaneCondition
 from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
-from tidestate.statestore.arrays import Flags, Numbers, Values, constant
+from tidestate.statestore.arrays import Flags, Numbers, Values, constant, flags_at
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.lists import flat
@@ -97,9 +97,7 @@ class Gathered:
     @property
     def touched(self) -> Flags:
         """Which groups have arrivals in this step. Of shape ``(groups,)``."""
-        touched = np.zeros(self.groups.num_rows, bool)
-        touched[self.owner] = True
-        return touched
+        return flags_at(self.groups.num_rows, self.owner)
 
 
 @dataclass(frozen=True)
@@ -353,6 +351,11 @@ class GroupTables(WindowedPlan):
     def slices(self) -> Sliding:
         """The kind of window, of those that have parts: sliding, or tumbling."""
         return of_type(self.kind, Sliding)
+
+    @property
+    def rolls(self) -> Rolling:
+        """The kind of window, of rolling ones."""
+        return of_type(self.kind, Rolling)
 
     @cached_property
     def observers(self) -> tuple[Observer, ...]:  # type: ignore[override]

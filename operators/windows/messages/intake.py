@@ -37,7 +37,6 @@ from tidestate.statestore.messages.identities import first_of_each, is_known, re
 from tidestate.statestore.messages.retention import Marks, read_marks
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.table.sorting import among
@@ -245,10 +244,7 @@ def _open_windows(plan: MessageWindows, events: pa.Table, context: Context) -> t
     """Pairs of events and windows that take them when they are reprocessed: indices of events, starts and ends."""
     times = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     closed = None if context.watermark_before == BEGINNING_US else plan.refused_at(context.watermark_before)
-    first, counts = sliding_windows(plan.slices, times, events, closed)
-    index = np.repeat(np.arange(len(times)), counts)
-    ends = first[index] + places_within(counts) * plan.slices.slide
-    return index, ends - plan.slices.size, ends
+    return plan.slices.pairs(*sliding_windows(plan.slices, times, events, closed))
 
 
 def _for_windows(events: pa.Table, starts: Times) -> pa.Table:

@@ -20,12 +20,12 @@ from tidestate.operators.windows.messages.window_metadata import add_messages, e
 from tidestate.operators.windows.names import COUNTED, END, EVENT, START
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.operators.windows.tables import column_numbers
-from tidestate.statestore.arrays import Flags, Numbers, one_table
+from tidestate.statestore.arrays import Flags, Numbers, flags_at, one_table
 from tidestate.statestore.errors import expect, of_type
 from tidestate.statestore.messages.retention import tally
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.lists import places_within, struct_fields
+from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import among, firsts, ranks
 
@@ -67,8 +67,7 @@ def record_taken(
     if rejected is not None:
         out = _are_rejected(plan, plan.known_by.of(events).take(pa.array(index)), starts, rejected)
     taken, refused = (index[~out], starts[~out], ends[~out]), None
-    kept = np.zeros(events.num_rows, bool)
-    kept[index[~out]] = True
+    kept = flags_at(events.num_rows, index[~out])
     if plan.metadata.refuses:
         both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, context), strict=True)
         places, begins, over = (np.concatenate(pair) for pair in both)
@@ -133,10 +132,7 @@ def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, 
         return nothing, nothing, nothing
     kind, expired = of_type(plan.kind, Sliding), view[plan.metadata.refused.name].expired
     low = None if expired is None else expired + kind.size
-    first, counts = sliding_windows(kind, times, accepted, low, plan.closed_at(context.watermark_before))
-    index = np.repeat(np.arange(len(times)), counts)
-    ends = first[index] + places_within(counts) * kind.slide
-    return index, ends - kind.size, ends
+    return kind.pairs(*sliding_windows(kind, times, accepted, low, plan.closed_at(context.watermark_before)))
 
 
 def _are_rejected(plan: MessageWindows, identities: pa.Table, starts: Numbers, rejected: pa.Table) -> Flags:

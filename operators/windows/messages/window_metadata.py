@@ -197,11 +197,19 @@ def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.
             "source",
             code="identity-order",
         )
-    names = ["origin", "start_offset", "last_offset"]
-    parts = [part.select(names) for view in views for part in view[tables.offsets.name].scan(folded=False)]
-    known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
-    ranges = known.group_by(["origin"], use_threads=False).aggregate([(names[1], "min"), (names[2], "max")])
-    return ranges.select(["origin", "start_offset_min", "last_offset_max"]).rename_columns(names).sort_by("origin")
+    return offset_ranges(tables.offsets, views, "start_offset", "last_offset")
+
+
+def offset_ranges(spec: TableSpec, views: Iterable[StateView], first: str, last: str) -> pa.Table:
+    """Of a table of state partitions, per origin the smallest of the offsets in the column ``first`` and the largest
+    of those in ``last``, in the order of origins.
+    """
+    names = list(dict.fromkeys(["origin", first, last]))
+    parts = [part.select(names) for view in views for part in view[spec.name].scan(folded=False)]
+    known = pa.concat_tables([spec.no_rows.select(names), *parts])
+    ranges = known.group_by(["origin"], use_threads=False).aggregate([(first, "min"), (last, "max")])
+    ranges = ranges.select(["origin", f"{first}_min", f"{last}_max"])
+    return ranges.rename_columns(["origin", "start_offset", "last_offset"]).sort_by("origin")
 
 
 def _partials(tables: WindowTables, batch: pa.Table) -> list[pa.Table]:
