@@ -4,7 +4,7 @@ units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -21,12 +21,25 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 Counters: TypeAlias = dict[str, int]
 
 
+def flags_at(count: int, places: Numbers | Flags) -> Flags:
+    """Flags of shape ``(count,)``, set at these places."""
+    flags = np.zeros(count, bool)
+    flags[places] = True
+    return flags
+
+
 def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """Whether these rows are smaller than that together: to say what is theirs of their buffers takes thirty times as
     long as to say how large these are.
     """
     buffer_bytes = sum(part.get_total_buffer_size() for part in parts)
     return buffer_bytes < limit_bytes or sum(part.nbytes for part in parts) < limit_bytes
+
+
+def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:
+    """The rows of all parts that are there, in order; None where none is."""
+    tables = [rows for rows in parts if rows is not None]
+    return pa.concat_tables(tables) if tables else None
 
 
 def total(many: Sequence[Counters]) -> Counters:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, BoundOver, ones
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.operators.aggregates.derived_results import BoundDerived
-from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.arrays import Flags, Numbers, Values, flags_at
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import flat, nested, struct_fields, whole
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
@@ -187,9 +187,7 @@ class _Runs:
         sign: Numbers = first_field.to_numpy().astype(np.int64)
         if not (sign < 0).any():
             return None
-        concerned = np.zeros(int(owners.max()) + 1, bool)
-        concerned[owners[sign < 0]] = True
-        some = np.flatnonzero(concerned[owners])
+        some = np.flatnonzero(flags_at(int(owners.max()) + 1, owners[sign < 0])[owners])
         ids = group_ids([column.take(pa.array(some)) for column in columns], owners[some])
         by_id = sorting(ids)
         ids = ids[by_id]

@@ -103,8 +103,11 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
 
     def assign(self, times: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
         """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
-        first, counts = self.windows_of(self.slice_ends(times))
-        index = np.repeat(np.arange(len(times)), counts)
+        return self.pairs(*self.windows_of(self.slice_ends(times)))
+
+    def pairs(self, first: Times, counts: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
+        """As `assign`, of events in ``counts`` windows that follow each other from the one that ends at ``first``."""
+        index = np.repeat(np.arange(len(first)), counts)
         ends = first[index] + places_within(counts) * self.slide
         return index, ends - self.size, ends
 

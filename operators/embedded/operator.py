@@ -473,7 +473,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         since = self._standing.since.with_steps(admitted, messages, partitions.stepped, steps)
         self._standing = replace(self._standing, progress=stored_progress(after), since=since)
         counters = total([admitted.counters, *(moved.counters for moved in steps)])
-        return CallResult(counters, ends, self._newest(steps, admitted.max_event_us, context) if steps else None)
+        return CallResult(counters, ends, self._newest(steps, admitted.claims.newest_us, context) if steps else None)
 
     def _flush(self, *, drained: bool = False, fed: LateRows | None = None, **how: bool) -> None:
         """One checkpoint of everything since the last; ``fed``: what of it was no input."""

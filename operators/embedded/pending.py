@@ -22,7 +22,7 @@ from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context, Progress
-from tidestate.statestore.arrays import total
+from tidestate.statestore.arrays import one_table, total
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.storage.objects import Objects
@@ -124,7 +124,7 @@ class Unflushed:
         steps: Sequence[Transition],
     ) -> Unflushed:
         """These, and ``steps`` of some partitions with what was ``admitted`` of so many ``messages``."""
-        times = [time for time in (self.max_event_us, admitted.max_event_us) if time is not None]
+        times = [time for time in (self.max_event_us, admitted.claims.newest_us) if time is not None]
         rejected = [admitted.rejected, *(moved.rejected for moved in steps)]
         return Unflushed(
             {**self.partitions, **partitions},
@@ -163,7 +163,7 @@ class Unflushed:
             monitor = restored(number).restored
             return write_state(objects, batch, operator, number, view.changes(), pending.due, pending.due_us, monitor)
 
-        reasons, example = rejections_of(plan, pa.concat_tables(self.rejected) if self.rejected else None)
+        reasons, example = rejections_of(plan, one_table(self.rejected))
         return TaskResult(
             operator=plan.name,
             span=(0, batch.partitions),

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.joins.names import ENDS, SESSIONS
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.windows.messages.window_metadata import END, START
+from tidestate.operators.windows.messages.window_metadata import END, START, offset_ranges
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.operators.windows.offsets import OFFSETS, nested_offsets
 from tidestate.operators.windows.stored_windows import EVENTS, partitions_of, value_of
@@ -27,7 +27,6 @@ from tidestate.statestore.messages.reads import get_messages, request_row, scan_
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
-from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import ranks
@@ -83,12 +82,7 @@ def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[State
             code="no-messages",
             side=tables.name,
         )
-    names = [ORIGIN, OFFSET]
-    parts = [part.select(names) for view in views for part in view[tables.seen.name].scan()]
-    known = pa.concat_tables([tables.seen.schema.empty_table().select(names), *parts])
-    ranges = known.group_by([ORIGIN], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
-    ranges = ranges.select([ORIGIN, "offset_min", "offset_max"])
-    return ranges.rename_columns([ORIGIN, "start_offset", "last_offset"]).sort_by(ORIGIN)
+    return offset_ranges(tables.seen, views, OFFSET, OFFSET)
 
 
 def message_partitions(
@@ -216,10 +210,9 @@ def windows_over(
     if kind is not None:
         places = messages[OFFSET if by_offset else MESSAGE_TIME].cast(pa.int64()).to_numpy()
         low, high = moment_us(start), moment_us(end)
-        first, counts = kind.windows_of(kind.slice_ends(places), low, None if high is None else high + kind.size)
-        index = np.repeat(np.arange(len(places)), counts)
-        last = first[index] + places_within(counts) * kind.slide
-        starts, ends = (pa.array(values).cast(bound) for values in (last - kind.size, last))
+        held_by = kind.windows_of(kind.slice_ends(places), low, None if high is None else high + kind.size)
+        index, *bounds = kind.pairs(*held_by)
+        starts, ends = (pa.array(values).cast(bound) for values in bounds)
     rows = messages.select([ORIGIN, OFFSET]).take(pa.array(index))
     rows = rows.append_column(START, starts).append_column(END, ends)
     found = rows.group_by([START, END, ORIGIN], use_threads=False).aggregate(

@@ -42,7 +42,7 @@ from tidestate.operators.windows.messages.edits import (
 )
 from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
 from tidestate.operators.windows.messages.plan import MessagePlan
-from tidestate.operators.windows.messages.window_metadata import WindowTables, ending, windows_replay_from
+from tidestate.operators.windows.messages.window_metadata import WindowTables, ended_sessions, windows_replay_from
 from tidestate.operators.windows.stored_windows import asked_for, partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
@@ -323,7 +323,7 @@ def _ends_session(tables: WindowTables, view: StateView, changes: ChangeSet) -> 
         return False
     with_new = OverlayView({ends.name: view[ends.name]}, [ends])
     with_new.apply({ends.name: replace(made, expire=None)})
-    return ending(tables, with_new, None, made.expire).num_rows > 0
+    return ended_sessions(tables, with_new, made.expire).num_rows > 0
 
 
 def _with_messages(

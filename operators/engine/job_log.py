@@ -11,7 +11,7 @@ from tidestate.operators.engine.micro_batch import TaskResult
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.metrics import gaps_of_progress, metrics
+from tidestate.operators.progress.metrics import gaps_of_progress, metrics_of
 from tidestate.operators.progress.progress import Peak, Progress, TimeSteps
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.recovery.log.manifest import Manifest
@@ -196,7 +196,7 @@ class JobLog:
     def _log_checkpoint(self, manifest: Manifest) -> None:
         """The watermark of the output; lag, idle sources and gaps of the first operator."""
         first = next(iter(self._progress.values()))
-        numbers = metrics(first)
+        numbers = metrics_of(first)
         log.info(
             "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
             manifest.id,

@@ -24,15 +24,16 @@ from tidestate.operators.describe.sides import RIGHT, SIDE, SIDES
 from tidestate.operators.describe.windows import END, START, Sliding
 from tidestate.operators.joins.names import FIRST, HELD_PAIRS, PHASE, SECOND, SESSIONS
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.session_pairs import session_of, sessions_of_keys
+from tidestate.operators.joins.session_pairs import sessions_of_keys
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.joins.unmatched import among
 from tidestate.operators.plan.held_rows import AHEAD
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.messages.edits import Edited, sliding_end
 from tidestate.operators.windows.names import NO_KEY
-from tidestate.operators.windows.stored_windows import key_values
+from tidestate.operators.windows.sessions import holding_window
+from tidestate.operators.windows.stored_windows import key_values, rows_with
+from tidestate.statestore.arrays import Flags, flags_at
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
@@ -41,6 +42,7 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
+from tidestate.statestore.table.sorting import among
 
 _FAR = 2**62
 RowKeys = Mapping[str, pa.Scalar]
@@ -226,10 +228,9 @@ def _check_taken(plan: JoinTables, view: StateView, span: SideSpan) -> None:
     names = {kept: name for name, kept in plan.kept.items()}
     store = plan.stores[span.side]
     position = MESSAGE_TIME if store.position == MESSAGE_TIME else plan.given(span.side, OFFSET) or MESSAGE_TIME
-    for rows in view[AHEAD].scan():
-        rows = rows.filter(pc.equal(rows[SIDE], span.side))
-        for name, value in span.keys.items():
-            rows = rows.filter(pc.equal(rows[names[name]], value))
+    keys = {names[name]: value for name, value in span.keys.items()}
+    for ahead in view[AHEAD].scan():
+        rows = rows_with(keys, ahead.filter(pc.equal(ahead[SIDE], span.side)))
         positions_held = pc.drop_null(rows[position]).cast(pa.int64()).to_numpy()
         if bool(np.any((positions_held >= span.start) & (positions_held < span.end))):
             raise UsageError(
@@ -241,10 +242,7 @@ def _check_taken(plan: JoinTables, view: StateView, span: SideSpan) -> None:
 
 def _rows_of(plan: JoinTables, view: StateView, span: SideSpan) -> pa.Table:
     """The stored rows of these positions and keys."""
-    rows = get_messages(plan.stores[span.side], view, (span.start,), (span.end - 1,))
-    for name, value in span.keys.items():
-        rows = rows.filter(pc.equal(rows[name], value))
-    return rows
+    return rows_with(span.keys, get_messages(plan.stores[span.side], view, (span.start,), (span.end - 1,)))
 
 
 def _retired(plan: JoinTables, view: StateView, watermark_us: int | None, side: str, rows: pa.Table) -> Edited:
@@ -280,31 +278,21 @@ def _without_waiting(plan: PairTables, view: StateView, side: str, rows: pa.Tabl
         )
     if plan.joined.held:
         stored = pa.concat_tables([plan.held.schema.empty_table(), *view[HELD_PAIRS].scan()])
-        of_rows = among(_held_rows(plan, side, stored), _held_names(plan, side, rows), _names_of_held(plan, side))
-        changes[HELD_PAIRS] = TableChanges(delete=plan.held.conform_keys(stored.filter(pa.array(of_rows))))
+        of_rows = stored.filter(pa.array(_hold(plan, side, stored, rows)))
+        changes[HELD_PAIRS] = TableChanges(delete=plan.held.conform_keys(of_rows))
     return changes
 
 
-def _held_rows(plan: PairTables, side: str, held: pa.Table) -> pa.Table:
-    """The row of a side that is in each held pair: its key, its offset, and its origin where that is named."""
-    first = (held[PHASE].to_numpy() == 1) == (side == RIGHT)
-    offsets = np.where(first, held[FIRST].to_numpy(), held[SECOND].to_numpy())
+def _hold(plan: PairTables, side: str, pairs: pa.Table, rows: pa.Table) -> Flags:
+    """Which held pairs have one of these rows of a side: by its key, its offset, and its origin where it has one."""
+    first = (pairs[PHASE].to_numpy() == 1) == (side == RIGHT)
+    offsets = np.where(first, pairs[FIRST].to_numpy(), pairs[SECOND].to_numpy())
     origin = plan.given(side, ORIGIN)
-    columns = {name: held[name] for name in plan.input.key_names} | {OFFSET: pa.array(offsets, pa.int64())}
-    return pa.table(columns | ({ORIGIN: held[origin]} if origin else {})).rename_columns(_names_of_held(plan, side))
-
-
-def _held_names(plan: PairTables, side: str, rows: pa.Table) -> pa.Table:
-    """Rows of a side in the same form."""
-    names = [*(plan.kept[name] for name in plan.input.key_names), OFFSET]
-    names += [ORIGIN] if plan.given(side, ORIGIN) else []
-    return rows.select(names).rename_columns(_names_of_held(plan, side))
-
-
-def _names_of_held(plan: PairTables, side: str) -> list[str]:
-    """Names that no column of the input can have a say in."""
-    count = len(plan.input.key_names) + 1 + (plan.given(side, ORIGIN) is not None)
-    return [str(number) for number in range(count)]
+    names = {name: plan.kept[name] for name in plan.input.key_names} | ({origin: ORIGIN} if origin else {})
+    # By numbers, as no column of the input may have a say in the names.
+    numbers = [str(number) for number in range(len(names) + 1)]
+    of_pairs = pa.table([*(pairs[name] for name in names), pa.array(offsets)], names=numbers)
+    return among(of_pairs, rows.select([*names.values(), OFFSET]).rename_columns(numbers), numbers)
 
 
 def _emptied(
@@ -321,7 +309,7 @@ def _emptied(
     rows that are stored: raises `UsageError` (``window-edit``) for rows of such a session.
     """
     sessions = sessions_of_keys(plan.group_keys, view, SESSIONS, [rows])
-    numbers = session_of(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
+    numbers = holding_window(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
     sessions = sessions.take(pa.array(np.unique(numbers[numbers >= 0])))
     watermark = BEGINNING_US if watermark_us is None else watermark_us
     if plan.joined.how != "inner" and bool(np.any(sessions[END].to_numpy() <= watermark)):
@@ -333,13 +321,11 @@ def _emptied(
         )
     after = OverlayView(view, plan.tables)
     after.apply(changes)
-    holds = np.zeros(sessions.num_rows, bool)
+    bounds = [sessions[name].cast(plan.bound_type) for name in (START, END)]
     # A session stays while a row of either side is in it.
-    for side_name in SIDES:
-        bounds = (sessions[name].cast(plan.bound_type) for name in (START, END))
-        remaining_rows = after[side_name].ranges(sessions.select(plan.group_keys), *bounds)
-        holds[remaining_rows.request_index.to_numpy()] = True
-    return sessions.filter(pa.array(~holds))
+    left, right = (after[side_name].ranges(sessions.select(plan.group_keys), *bounds) for side_name in SIDES)
+    holding = np.concatenate([remaining.request_index.to_numpy() for remaining in (left, right)])
+    return sessions.filter(pa.array(~flags_at(sessions.num_rows, holding)))
 
 
 def _of_key(plan: SessionJoinTables, view: StateView, window: SideSpan) -> pa.Table:

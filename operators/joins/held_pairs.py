@@ -9,13 +9,13 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.batch import JoinedRows
 from tidestate.operators.joins.names import DUE, EMIT, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
 from tidestate.operators.joins.pair_tables import PairTables
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.plan.transition import KINDS
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.progress.watermarks import END_US
+from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import constant
 from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges
-from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 
 
@@ -27,12 +27,11 @@ def hold(
     ``first`` is the number of the first pair. At one time the pairs of newly sent left rows come first, in the order
     of these rows, then those of newly sent right rows.
     """
-    spec, everything = plan.held, context.watermark == END_US
+    spec, reached = plan.held, END_US if context.watermark == END_US else context.now_us
     new = _held(plan, found, first)
-    now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= context.now_us
+    now = new[DUE].to_numpy() <= reached
     kept = new.filter(pa.array(~now))
-    upper = None if everything else (context.now_us + 1,)
-    due = pa.concat_tables([new.filter(pa.array(now)), *view[HELD_PAIRS].scan(key_range(upper=upper))])
+    due = pa.concat_tables([new.filter(pa.array(now)), *view[HELD_PAIRS].scan(keys_within(BEGINNING_US, reached))])
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
     kinds = constant(rows.num_rows, EMIT, KINDS)
     panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)

@@ -15,6 +15,7 @@ from tidestate.operators.plan.reasons import BAD_OFFSET, BEYOND_RETENTION, DUPLI
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import END_US, OFFSET_LIMIT
+from tidestate.statestore.arrays import one_table
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
@@ -60,9 +61,8 @@ def transition(
     changes = {**admitted.changes, **changes}
     if admitted.numbers:
         changes[NUMBERED] = TableChanges(merge=number_rows(admitted.numbers))
-    rejected = pa.concat_tables(admitted.rejected) if admitted.rejected else None
     panes = [plan.pane_schema.empty_table(), *panes]
-    return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due)
+    return Transition(changes, pa.concat_tables(panes), admitted.counters, one_table(admitted.rejected), due)
 
 
 def placed(plan: JoinTables, side: str, rows: pa.Table, admitted: Admitted, before: Mark) -> pa.Table:

@@ -29,13 +29,13 @@ from tidestate.operators.plan.transition import KINDS, Transition
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant
+from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times, constant, flags_at
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks, sorting
+from tidestate.statestore.table.sorting import each_once, shared_ranks, sorting
 
 BEGAN = "_began"
 """The start of a lifetime, in microseconds: of an adjusted event the CTI."""
@@ -150,7 +150,7 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, context: C
 def _keys_of(plan: OverlapPlan, rows: pa.Table) -> pa.Table:
     """The distinct keys of rows."""
     keys = rows.select(plan.input.key_names)
-    return keys.take(pa.array(firsts(*ranks(keys)))) if plan.input.key_names else keys
+    return each_once(keys) if plan.input.key_names else keys
 
 
 def _stored(plan: OverlapPlan, view: StateView, side: str, keys: pa.Table) -> pa.Table:
@@ -193,9 +193,7 @@ def _ended(plan: OverlapPlan, side: str, rows: pa.Table, ends: pa.Table) -> tupl
     found = np.minimum(place, len(codes) - 1)
     meets = (place < len(codes)) & (ending[by_time][found] == edge) & (untils == END_US)
     untils[meets] = times[by_time][found[meets]]
-    used = np.zeros(len(codes), bool)
-    used[found[meets]] = True
-    return untils, int(np.count_nonzero(~used))
+    return untils, int(np.count_nonzero(~flags_at(len(codes), found[meets])))
 
 
 def _numbered(plan: OverlapPlan, sides: dict[str, tuple[pa.Table, Flags]]) -> tuple[_Living, _Living]:

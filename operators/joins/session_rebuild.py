@@ -19,10 +19,11 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.batch import LostRows
 from tidestate.operators.joins.names import EMIT, MOVED, RETRACT, SESSIONS, SINCE
-from tidestate.operators.joins.session_pairs import matched_places, session_of, session_panes, sessions_of_keys
+from tidestate.operators.joins.session_pairs import matched_places, session_panes, sessions_of_keys
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.operators.windows.sessions import holding_window
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -51,7 +52,7 @@ class _Side:
 def in_sessions(plan: SessionJoinTables, view: StateView, rows: pa.Table) -> Flags:
     """Which rows are in a session that is not over."""
     sessions = sessions_of_keys(plan.group_keys, view, SESSIONS, [rows])
-    found: Flags = session_of(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME])) >= 0
+    found: Flags = holding_window(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME])) >= 0
     return found
 
 
@@ -69,13 +70,13 @@ def corrected_sessions(plan: SessionJoinTables, view: StateView, found: LostRows
     had = (before == right.before[rights]) & (before >= 0)
     elsewhere = had & (before < moved.num_rows)
     fired = (sessions[END].to_numpy() <= context.watermark_before) & (context.watermark_before != BEGINNING_US)
-    panes = [
-        _panes(plan, windows, sides, (lefts[where], rights[where]), of[where], kind)
-        for windows, where, of, kind in (
-            (moved, elsewhere, before, RETRACT),
-            (sessions, fired[session] & (elsewhere | ~had), session, EMIT),
-        )
-    ]
+    panes = []
+    for windows, where, of, kind in (
+        (moved, elsewhere, before, RETRACT),
+        (sessions, fired[session] & (elsewhere | ~had), session, EMIT),
+    ):
+        rows = {LEFT: left.rows.take(pa.array(lefts[where])), RIGHT: right.rows.take(pa.array(rights[where]))}
+        panes.append(session_panes(plan, windows, of[where], rows, kind))
     return pa.concat_tables(panes)
 
 
@@ -94,7 +95,7 @@ def moved_sessions(
     gone = gone.filter(pc.less_equal(gone[END], plan.loss.watermark))
     known = sessions_of_keys(plan.group_keys, view, MOVED, [gone])
     known = known.filter(pc.equal(known[SINCE], plan.loss.since))
-    within = session_of(plan.group_keys, gone, known, known[START].to_numpy())
+    within = holding_window(plan.group_keys, gone, known, known[START].to_numpy())
     gone = gone.filter(pa.array(~np.isin(np.arange(gone.num_rows), within)))
     put = plan.moved.conform(gone.append_column(SINCE, pa.array(np.full(gone.num_rows, plan.loss.since))))
     return {MOVED: TableChanges(put=put)}
@@ -110,7 +111,7 @@ def _sides(
 ) -> dict[str, _Side]:
     """The rows of the sessions that get some back: those that are stored, and those."""
     place = {
-        side: session_of(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
+        side: holding_window(plan.group_keys, sessions, rows, positions(rows[MESSAGE_TIME]))
         for side, rows in lost.items()
     }
     touched = np.unique(np.concatenate([*place.values()]))
@@ -124,7 +125,7 @@ def _sides(
         rows[side], of[side] = own, np.concatenate([touched[stored.request_index.to_numpy()], place[side]])
         backs[side] = np.arange(own.num_rows) >= stored.rows.num_rows
         old = backs[side] | is_known(view, plan.back[side], own)
-        earlier = session_of(plan.group_keys, moved, own, positions(own[MESSAGE_TIME]))
+        earlier = holding_window(plan.group_keys, moved, own, positions(own[MESSAGE_TIME]))
         unchanged = np.where(had[of[side]], moved.num_rows + of[side], -1)
         befores[side] = np.where(old, np.where(earlier >= 0, earlier, unchanged), -1)
     names = [column.name for column in plan.equal]
@@ -135,15 +136,3 @@ def _sides(
         side: _Side(rows[side], of[side], befores[side], of[side] * kinds + equal[n], backs[side])
         for n, side in enumerate(SIDES)
     }
-
-
-def _panes(
-    plan: SessionJoinTables,
-    windows: pa.Table,
-    sides: dict[str, _Side],
-    places: tuple[Numbers, Numbers],
-    of: Numbers,
-    kind: str,
-) -> pa.Table:
-    rows = {side: sides[side].rows.take(pa.array(own)) for side, own in zip(SIDES, places, strict=True)}
-    return session_panes(plan, windows, of, rows, kind)

@@ -19,15 +19,15 @@ from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SESSIONS
 from tidestate.operators.joins.session_pairs import matched_places, session_panes
 from tidestate.operators.joins.session_tables import SessionJoinTables
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.spec.changes import TableChanges
-from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import each_once, shared_ranks
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ class _Sessions:
 
     def holding(self, stored: Flags) -> Flags:
         """Windows that hold one of these stored sessions."""
-        found = np.zeros(self.windows.num_rows, bool)
-        found[self.of_stored[stored]] = True
-        return found
+        return flags_at(self.windows.num_rows, self.of_stored[stored])
 
     @property
     def fires(self) -> Flags:
@@ -166,15 +164,13 @@ def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, cont
     arrived = pa.concat_tables([new[side].select(names) for side in SIDES])
     for name, bounds in ((START, {side: admitted.times(side) for side in SIDES}), (END, admitted.until)):
         arrived = arrived.append_column(name, pa.array(np.concatenate([bounds[side] for side in SIDES])))
-    due = [rows.select(names) for low, high in _spans(plan, context) for rows in _ending(view, low, high)]
-    asked = pa.concat_tables([arrived.select(names), *due])
-    asked = asked.take(pa.array(firsts(*ranks(asked))))
+    spans = plan.passed_spans(context, closing=True)
+    due = [rows.select(names) for span in spans for rows in view[ENDS].scan(keys_within(*span))]
+    asked = each_once(pa.concat_tables([arrived.select(names), *due]))
     stored = view[SESSIONS].ranges(asked).rows.select([*names, START, END])
     merged = merge_sessions(names, pa.concat_tables([stored, arrived.cast(stored.schema)]))
-    of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
-    starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
-    touched = np.zeros(len(ends), bool)
-    touched[of_new] = True
+    of_stored, of_new, same = merged.apart(stored)
+    ends = merged.windows[END].to_numpy()
     cut = new[LEFT].num_rows
     some = context.watermark != BEGINNING_US
     return _Sessions(
@@ -182,27 +178,12 @@ def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, cont
         merged.windows,
         of_stored,
         {LEFT: of_new[:cut], RIGHT: of_new[cut:]},
-        (starts[of_stored] == stored[START].to_numpy()) & (ends[of_stored] == stored[END].to_numpy()),
+        same,
         (stored[END].to_numpy() <= context.watermark_before) & (context.watermark_before != BEGINNING_US),
-        touched,
+        flags_at(len(ends), of_new),
         (ends <= context.watermark) & some,
         (ends <= plan.closed_at(context.watermark)) & some,
     )
-
-
-def _spans(plan: SessionJoinTables, context: Context) -> list[tuple[int, int]]:
-    """Ranges of session ends, as (after, up to), that this step passes: sessions that fire, and that close."""
-    spans = [(context.watermark_before, context.watermark)] if context.watermark > context.watermark_before else []
-    low, high = (
-        plan.closed_at(context.watermark_before),
-        min(plan.closed_at(context.watermark), context.watermark_before),
-    )
-    return [*spans, (low, high)] if high > low else spans
-
-
-def _ending(view: StateView, low: int, high: int) -> list[pa.Table]:
-    lower = None if low == BEGINNING_US else (low + 1,)
-    return list(view[ENDS].scan(key_range(lower, None if high == END_US else (high + 1,))))
 
 
 def _of_sides(

@@ -16,7 +16,7 @@ from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.plan.transition import Timer
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -24,7 +24,7 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import among, each_once
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _close(
     now = dues < closed if closed != END_US else np.ones(len(dues), bool)
     waits = _keyed(plan, side, admitted.rows[side].take(pa.array(new[~now])), dues[~now])
     fresh = admitted.rows[side].take(pa.array(new[now]))
-    changes[spec.name] = TableChanges(delete=_distinct(pa.concat_tables([stored, partnered])), put=waits)
+    changes[spec.name] = TableChanges(delete=each_once(pa.concat_tables([stored, partnered])), put=waits)
     there = view[side].lookup(plan.sides[side].conform_keys(still))
     found = np.asarray(there.found, bool)
     if not found.all():
@@ -143,7 +143,7 @@ def _retract(
 ) -> pa.Table:
     """Panes that retract rows which were emitted unmatched and have a partner now."""
     spec = plan.alone[side]
-    asked = _distinct(partnered.filter(pc.less(partnered[DUE], plan.meeting.closed(side, mark_before(context)))))
+    asked = each_once(partnered.filter(pc.less(partnered[DUE], plan.meeting.closed(side, mark_before(context)))))
     gone = asked.filter(view[spec.name].lookup(asked).found)
     rows = view[side].lookup(plan.sides[side].conform_keys(gone)).rows
     changes[spec.name] = TableChanges(delete=gone)
@@ -162,16 +162,3 @@ def _remember(
 def _keyed(plan: PairTables, side: str, rows: pa.Table, dues: Times) -> pa.Table:
     """Rows of a side as the table of waiting ones has them."""
     return plan.waiting[side].conform(rows.append_column(DUE, pa.array(dues, pa.int64())))
-
-
-def among(rows: pa.Table, others: pa.Table, names: list[str]) -> Flags:
-    """Which of ``rows`` agree with one of ``others`` in these columns."""
-    if not rows.num_rows or not others.num_rows:
-        return np.zeros(rows.num_rows, bool)
-    (own, theirs), count = shared_ranks([rows.select(names), others.select(names)])
-    found: Flags = (lasts(theirs, count) >= 0)[own]
-    return found
-
-
-def _distinct(rows: pa.Table) -> pa.Table:
-    return rows.take(pa.array(firsts(*ranks(rows))))

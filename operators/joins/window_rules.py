@@ -15,6 +15,7 @@ from tidestate.operators.joins.rule import Mark, PairRule, PositionBound, closed
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import expect
+from tidestate.statestore.spec.lists import places_within
 
 
 def first_start_after(windows: Sliding, places: Times) -> Times:
@@ -120,8 +121,8 @@ class SharedWindowRule(PairRule):
 def _repeated(each: Times, first: Times, last: Times, windows: Sliding) -> tuple[Times, Times]:
     """Each number once per window from its ``first`` to its ``last`` start, and the ends of these windows."""
     counts = np.maximum(0, (last - first) // windows.slide + 1)
-    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(each, counts), np.repeat(first, counts) + place * windows.slide + windows.size
+    starts = np.repeat(first, counts) + places_within(counts) * windows.slide
+    return np.repeat(each, counts), starts + windows.size
 
 
 @dataclass(frozen=True)

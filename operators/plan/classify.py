@@ -102,13 +102,11 @@ class Classified:
     """A classified piece of input.
 
     ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``rejected``: rows of the late ledger.
-    ``max_event_us``: the largest accepted event time, None without events. ``claims``: what they say of how far the
-    input has come.
+    ``claims``: what they say of how far the input has come.
     """
 
     partials: PartitionedRows
     rejected: pa.Table | None
-    max_event_us: int | None
     counters: Counters
     claims: Claims = field(default_factory=Claims)
 
@@ -116,7 +114,7 @@ class Classified:
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
     nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-    return Classified(nothing, None, None, {})
+    return Classified(nothing, None, {})
 
 
 PASSES = "_passes"
@@ -202,11 +200,10 @@ def _classified_rows(
     if plan.observers:
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
+    times = times if accepted is events else event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and timely.num_rows:
         timely_us = times if timely is accepted else event_times(timely[plan.input.event_time])
-        peak = peak_of(timely_us, timely, plan.named_by)
-        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
+        claims = msgspec.structs.replace(claims, peak=peak_of(timely_us, timely, plan.named_by))
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
         whole = _as_seen(plan, whole)
@@ -214,15 +211,15 @@ def _classified_rows(
         nothing_yet = {name: 0 for name in counters if name not in (*LEDGER_REASONS, FILTERED)}
         nothing_yet |= {FILTERED: counters[FILTERED]} if FILTERED in counters else {}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
-        return Classified(sent, None, newest, nothing_yet, claims)
+        return Classified(sent, None, nothing_yet, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, rejected, newest, counters, claims)
+        return Classified(nothing, rejected, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
-    return Classified(partials, rejected, newest, counters, claims)
+    return Classified(partials, rejected, counters, claims)
 
 
 def _passes(events: pa.Table) -> Flags | None:
@@ -290,7 +287,7 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
     claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
     partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
-    return Classified(partials, None, peak.time_us, counters, claims)
+    return Classified(partials, None, counters, claims)
 
 
 def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
@@ -304,7 +301,7 @@ def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Cl
     peak = peak_with_sample(left_out.last_us, latest, plan.named_by, least_us, left_out.sample_us)
     claims = msgspec.structs.replace(read_sliced(spec.watermarks, latest, left_out.rows, context.now_us), peak=peak)
     counters = {FILTERED: int(left_out.rows.sum())}
-    return replace(nothing_classified(plan), max_event_us=peak.time_us, counters=counters, claims=claims)
+    return replace(nothing_classified(plan), counters=counters, claims=claims)
 
 
 def with_refused(

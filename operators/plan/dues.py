@@ -78,7 +78,7 @@ def _next(timer: Timer, view: StateView | None, changes: ChangeSet, reached: int
         if view is not None and upper is None:
             first = least_stored(view, timer.table, timer.column, above, first, span)
         elif view is not None and upper is not None and above < upper:
-            rows = view[timer.table].scan(key_range((above + 1,), (upper + 1,)), folded=False)
+            rows = view[timer.table].scan(keys_within(above, upper), folded=False)
             first = min(first, least(rows, timer.column, above, upper))
         due, upper = min(due, END_US if first == END_US else first + delay), above
     return due
@@ -113,6 +113,12 @@ def least_stored(view: StateView, table: str, column: str, above: int, otherwise
             return otherwise
         lower, span, longer = upper, span * longer, longer * 2
     return otherwise
+
+
+def keys_within(above: int, upto: int) -> KeyRange:
+    """Keys that begin with a time, or an offset, above one and at most another; the ends of time bound nothing."""
+    lower = None if above == BEGINNING_US else (above + 1,)
+    return key_range(lower, None if upto == END_US else (upto + 1,))
 
 
 def _keys(lower: int, upper: int) -> KeyRange:

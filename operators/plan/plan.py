@@ -226,6 +226,17 @@ class Plan(ABC):
         """Windows that end at or before this were closed before a step that begins at this watermark."""
         return self.closed_at(watermark) if self.closed_us is None else self.closed_us
 
+    def passed_spans(self, context: Context, *, closing: bool) -> list[tuple[int, int]]:
+        """Ranges of window ends, exclusive to inclusive, that a step with these times passes: of windows that fire on
+        time and, where it looks at ``closing`` ones, of those that accept no more events from then on.
+        """
+        before, after = context.watermark_before, context.watermark
+        spans = [(before, after)]
+        if closing or self.settles:
+            reached = before if self.settles else min(self.closed_at(after), before)
+            spans.append((self.closed_before(before), reached))
+        return [(low, high) for low, high in spans if low < high]
+
     def expired_at(self, watermark: int) -> int:
         """Windows that end at or before this are no longer retained."""
         return self.closed_at(watermark)

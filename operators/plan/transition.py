@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
 from tidestate.operators.progress.watermarks import END_US
+from tidestate.statestore.arrays import one_table, total
 from tidestate.statestore.spec.changes import ChangeSet
 
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
@@ -31,6 +33,16 @@ class Transition:
     rejected: pa.Table | None = None
     due: int | None = END_US
     due_us: int | None = None
+
+
+def joined_steps(changes: ChangeSet, steps: Sequence[Transition]) -> Transition:
+    """Several steps as one, which makes these changes."""
+    return Transition(
+        changes,
+        pa.concat_tables([moved.panes for moved in steps]),
+        total([moved.counters for moved in steps]),
+        one_table(moved.rejected for moved in steps),
+    )
 
 
 class Grid(Protocol):

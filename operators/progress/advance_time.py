@@ -72,16 +72,13 @@ class Advanced:
     """The result of a batch.
 
     ``kept``: rows that go on. ``starts``: their start times, of adjusted ones the CTI that they violate. ``reasons``:
-    indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in increasing order, and
-    ``cti_rows`` the row that each comes after (-1: before the first row). ``state`` is the one after the batch.
+    indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``state`` is the one after the batch.
     """
 
     kept: Flags
     starts: Times
     adjusted: Flags
     reasons: Reasons
-    cti_rows: Times
-    cti_us: Times
     state: Advance
 
 
@@ -120,20 +117,17 @@ def advance(settings: AdvanceTime, state: Advance, rows: Lifetimes, imported_us:
     violates = valid & (times < before) & (rows.shapes != CTI)
     adjusted = violates & (settings.policy == "adjust") & (_last_instants(rows) >= before)
     reasons[violates & ~adjusted] = ADVANCE_REASONS.index(CTI_VIOLATION)
-    moves = np.flatnonzero(course[1:] > course[:-1])
-    first = [(-1, opening)] if opening > state.cti_us else []
+    moves = int(np.count_nonzero(course[1:] > course[:-1]))
     return Advanced(
         kept=(reasons == 0) & (rows.shapes != CTI),
         starts=np.where(adjusted, before, rows.starts),
         adjusted=adjusted,
         reasons=reasons,
-        cti_rows=np.concatenate([np.array([row for row, _ in first], np.int64), moves]),
-        cti_us=np.concatenate([np.array([cti for _, cti in first], np.int64), course[1:][moves]]),
         state=msgspec.structs.replace(
             next_,
             cti_us=int(course[-1]),
-            ctis=state.ctis + len(moves) + len(first),
-            ignored=state.ignored + generated - len(moves),
+            ctis=state.ctis + moves + (opening > state.cti_us),
+            ignored=state.ignored + generated - moves,
             dropped=state.dropped + int(np.count_nonzero(violates & ~adjusted)),
             adjusted=state.adjusted + int(np.count_nonzero(adjusted)),
         ),

@@ -28,7 +28,7 @@ from tidestate.operators.progress.progress import (
     source_column,
 )
 from tidestate.operators.progress.watermarks import Claimant
-from tidestate.statestore.arrays import Counters, total
+from tidestate.statestore.arrays import Counters, one_table, total
 from tidestate.statestore.errors import of_type
 
 _Value = TypeVar("_Value")
@@ -252,12 +252,11 @@ def _rows_by_side(rows: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Tabl
 def _joined(readings: Sequence[InputReading]) -> InputReading:
     """The readings of all sides of a piece as one."""
     refused = [reading.refused for reading in readings if reading.refused is not None]
-    ends = [reading.ends for reading in readings if reading.ends is not None]
     rows, reasons = zip(*refused, strict=True) if refused else ((), ())
     return InputReading(
         pa.concat_tables([reading.events for reading in readings]),
         joined_claims(reading.claims for reading in readings),
         total([reading.counters for reading in readings]),
         (pa.concat_tables(rows), pa.concat_arrays(reasons)) if refused else None,
-        pa.concat_tables(ends) if ends else None,
+        one_table(reading.ends for reading in readings),
     )

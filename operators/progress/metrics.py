@@ -6,7 +6,6 @@ Times of samples are in seconds, as metrics have them; everywhere else they are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -39,12 +38,7 @@ class Family(NamedTuple):
 def metrics_of(progress: Progress) -> Metrics:
     """The numbers of an operator's input after its last round."""
     buffers = progress.generator.buffers.get("")
-    return metrics(progress, buffers.ids or {} if buffers is not None else {})
-
-
-def metrics(progress: Progress, origins: Mapping[str, int] = MappingProxyType({})) -> Metrics:
-    """The numbers of the sources of an input after its last round; ``origins``: the ids of its sources, where they
-    have some."""
+    origins = buffers.ids or {} if buffers is not None else {}
     marks = [_known(source.watermark_us) for source in progress.sources.values()]
     lead = max((mark for mark in marks if mark is not None), default=None)
     watermark = _known(progress.watermark_us)

@@ -411,6 +411,11 @@ class Claims(msgspec.Struct, frozen=True):
     numbering: Numbering | None = None
 
     @property
+    def newest_us(self) -> int | None:
+        """The largest time of an accepted event; None without events."""
+        return None if self.peak is None else self.peak.time_us
+
+    @property
     def of_panes(self) -> Claims:
         """What rows of an operator upstream claim: their watermark is known, and it is that operator's."""
         return Claims(newest=self.newest, origins=self.origins, first_offsets=self.first_offsets)
@@ -626,7 +631,7 @@ def combined_progress(watermarks: Watermarks, before: Progress, claims: Iterable
     grown = observe(watermarks.sources, polled, reports, now_us, generator.quiet_after)
     moved = grown.watermark_us > before.watermark_us
     peak = _peak(generator, pieces, grown.watermark_us) if moved else grown.peak
-    latest = max([grown.latest_us, *(piece.peak.time_us for piece in pieces if piece.peak is not None)])
+    latest = max([grown.latest_us, *(us for piece in pieces if (us := piece.newest_us) is not None)])
     return msgspec.structs.replace(grown, peak=peak, latest_us=latest, generator=state)
 
 

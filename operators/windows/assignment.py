@@ -22,7 +22,6 @@ from tidestate.operators.plan.plan import ONLY, Plan, WindowedPlan
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import of_type
-from tidestate.statestore.spec.lists import places_within
 
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Start and end of the global window: the years 1 to 9999, which every tool can display."""
@@ -57,10 +56,7 @@ def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times
         return each, starts, ends
     if kind.end_column is None:
         return kind.assign(times)
-    first, counts = windows_touched(kind, times, events)
-    index = np.repeat(each, counts)
-    ends = first[index] + places_within(counts) * kind.slide
-    return index, ends - kind.size, ends
+    return kind.pairs(*windows_touched(kind, times, events))
 
 
 def windows_touched(
@@ -114,13 +110,12 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
 def refused_windows(plan: WindowedPlan, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
     """Accepted events with each of their windows that is closed; None if there are none."""
     kind = of_type(plan.kind, Sliding)
-    first, counts = sliding_windows(kind, times, accepted, high=plan.refused_at(watermark))
-    index = np.repeat(np.arange(len(times)), counts)
+    windows = sliding_windows(kind, times, accepted, high=plan.refused_at(watermark))
+    index, starts, ends = kind.pairs(*windows)
     if not len(index):
         return None
-    ends = first[index] + places_within(counts) * kind.slide
     rows = accepted.take(pa.array(index))
-    for name, values in zip(plan.ledger_bounds, (ends - kind.size, ends), strict=True):
+    for name, values in zip(plan.ledger_bounds, (starts, ends), strict=True):
         rows = rows.append_column(name, pa.array(values).cast(plan.bound_type))
     return rows
 

@@ -7,30 +7,15 @@ so far is stored per key.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from tidestate.statestore.arrays import Numbers
-from tidestate.statestore.table.sorting import shared_ranks, sorting
-
-
-def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
-    """The number of each row within its key, the key's first message being 0. Int64 of shape ``(rows,)``.
-
-    ``rows`` are in the order that numbers them. ``counted`` has the columns ``keys``, of the same types, and
-    ``count`` (int64): the messages so far, one row per key; a key without one starts at 0. No column has nulls.
-    """
-    counts = counted["count"].to_numpy().astype(np.int64, copy=False)
-    if not keys:
-        return np.arange(rows.num_rows) + (counts[0] if counted.num_rows else 0)
-    new = rows.select(keys)
-    (known, owner), count = shared_ranks([counted.select(keys).cast(new.schema), new])
-    before = np.zeros(count, np.int64)
-    before[known] = counts
-    return message_number(owner, before)
+from tidestate.statestore.table.sorting import sorting
 
 
 def message_number(owner: Numbers, before: Numbers) -> Numbers:
-    """`number` by the index of each row's key (``owner``) and the messages that each key had ``before``."""
+    """The number of each row within its key, whose index is its ``owner``; ``before`` has the messages of each key so
+    far. Rows are in the order that numbers them. Int64 of shape ``(rows,)``.
+    """
     by_owner = sorting(owner)
     sizes = np.bincount(owner, minlength=len(before))
     numbers = np.empty(len(owner), np.int64)

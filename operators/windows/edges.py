@@ -44,7 +44,7 @@ from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, order, ranks, shared_ranks
+from tidestate.statestore.table.sorting import each_once, order, ranks, shared_ranks
 
 FARTHEST = 2**61
 """Farther than any event time, and near enough that windows around it stay in int64."""
@@ -240,14 +240,7 @@ def _begun(plan: EdgePlan, view: StateView, begins: pa.Table) -> tuple[pa.Table,
     new = new.append_column(LIVES_TO, pa.array(np.full(count, END_US)))
     new = new.append_column(NUMBER, pa.array(np.arange(first, first + count)))
     changes = {NUMBERED: TableChanges(merge=number_rows({EDGES: first + count}))} if count else {}
-    return plan.edges.conform(_keyed(plan, new)), changes
-
-
-def _keyed(plan: EdgePlan, rows: pa.Table) -> pa.Table:
-    """Rows with the key columns of tables, where the stream has no key."""
-    if plan.input.key_names:
-        return rows
-    return rows.append_column(plan.group_keys[0], pa.array(np.zeros(rows.num_rows, np.int8)))
+    return plan.edges.conform(plan.keyed(new)), changes
 
 
 def _stored(plan: EdgePlan, view: StateView, ends: pa.Table, context: Context) -> pa.Table:
@@ -256,8 +249,8 @@ def _stored(plan: EdgePlan, view: StateView, ends: pa.Table, context: Context) -
         return pa.concat_tables([plan.edges.schema.empty_table(), *view[EDGES].scan()])
     if not ends.num_rows:
         return plan.edges.schema.empty_table()
-    keys = _keyed(plan, ends).select(plan.group_keys)
-    return plan.edges.conform(view[EDGES].ranges(keys.take(pa.array(firsts(*ranks(keys))))).rows)
+    keys = plan.keyed(ends).select(plan.group_keys)
+    return plan.edges.conform(view[EDGES].ranges(each_once(keys)).rows)
 
 
 def _between(plan: EdgePlan, starts: Times, untils: Times, low: int, high: Times) -> tuple[Times, Numbers]:
@@ -282,7 +275,7 @@ def _last_ends(plan: EdgePlan, view: StateView, whole: Spans, edges: pa.Table, u
     keys = [edges.select(plan.group_keys)]
     ends = [np.where(counts > 0, first + (counts - 1) * kind.slide, BEGINNING_US)]
     inside = whole.counts > 0
-    keys.append(_keyed(plan, whole.events).select(plan.group_keys).filter(pa.array(inside)))
+    keys.append(plan.keyed(whole.events).select(plan.group_keys).filter(pa.array(inside)))
     ends.append((whole.first + (whole.counts - 1) * kind.slide)[inside])
     for rows, column in _waiting(plan, view):
         keys.append(rows.select(plan.group_keys))
@@ -309,7 +302,7 @@ def _closed(plan: EdgePlan, edges: pa.Table, begins: pa.Table, ends: pa.Table) -
     if not ends.num_rows:
         return untils, 0
     names = [*plan.group_keys, RECEIVED, *plan.payload]
-    (of_edges, of_ends), many = shared_ranks([rows.select(names) for rows in (edges, _keyed(plan, ends))])
+    (of_edges, of_ends), many = shared_ranks([rows.select(names) for rows in (edges, plan.keyed(ends))])
     open_ = np.flatnonzero(untils == END_US)
     identity = np.concatenate([of_edges[open_], of_ends])
     is_end = np.arange(len(identity)) >= len(open_)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.transition import Transition
+from tidestate.operators.plan.transition import Transition, joined_steps
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.tables import (
@@ -32,7 +32,7 @@ from tidestate.operators.windows.tables import (
     equal,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -59,11 +59,6 @@ class _Elements:
     rows: pa.Table
     owner: Numbers
     fires: Flags
-
-    @property
-    def heads(self) -> Flags:
-        """Whether each element is the first of its group."""
-        return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
 def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, context: Context) -> ElementPanes | None:
@@ -239,10 +234,9 @@ def _after(
 ) -> pa.Table:
     """The groups after their panes: elements after the last pane are pending."""
     ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
-    where = np.zeros(groups.num_rows, bool)
-    where[of[ends]] = True
+    where = flags_at(groups.num_rows, of[ends])
     sizes = np.bincount(elements.owner, minlength=groups.num_rows)
-    places = np.arange(len(elements.owner)) - np.flatnonzero(elements.heads)[np.cumsum(elements.heads) - 1]
+    places = _counted_from(np.ones(len(elements.owner), bool), _firsts(elements.owner))
     taken = np.zeros(groups.num_rows, np.int64)
     np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
     left = np.where(where, sizes - taken, column_numbers(groups, PENDING))
@@ -266,8 +260,7 @@ def _after(
 
 def _left(plan: GroupTables, groups: pa.Table, owner: Numbers, parts: pa.Table, fires: Flags) -> pa.Table:
     """In discarding mode a window has only the elements after its last pane."""
-    fired = np.zeros(groups.num_rows, bool)
-    fired[owner[fires]] = True
+    fired = flags_at(groups.num_rows, owner[fires])
     place = np.full(groups.num_rows, -1)
     place[owner[~fires]] = np.flatnonzero(~fires)
     left = parts.take(pa.array(place, mask=place < 0))
@@ -289,13 +282,7 @@ def step_by_element(
     for rows, times in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), context)]:
         steps.append(step(plan, state, rows, times))
         state.apply(steps[-1].changes)
-    rejected = [moved.rejected for moved in steps if moved.rejected is not None]
-    return Transition(
-        state.changes(),
-        pa.concat_tables([moved.panes for moved in steps]),
-        total([moved.counters for moved in steps]),
-        pa.concat_tables(rejected) if rejected else None,
-    )
+    return joined_steps(state.changes(), steps)
 
 
 def _by_number(plan: GroupTables, arriving: pa.Table) -> list[pa.Table]:

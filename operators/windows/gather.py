@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
@@ -32,63 +33,14 @@ from tidestate.operators.windows.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, int_bounds, trigger_finished
+from tidestate.operators.windows.sessions import merge_sessions, overlapped
+from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, trigger_finished
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
-from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
-from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shared_ranks, taken
-
-
-def without_closed(
-    stored: pa.Table, arriving: pa.Table, names: list[str], *, sessions: bool
-) -> tuple[pa.Table, pa.Table]:
-    """``arriving`` without the elements that finished windows of ``stored`` refuse; and those, with the bounds of the
-    window.
-
-    ``names``: the columns of the key, and, except for ``sessions``, of the window.
-    """
-    nothing = arriving.slice(0, 0)
-    if not (stored.num_rows and arriving.num_rows):
-        return arriving, nothing
-    finished = stored.filter(pa.array(trigger_finished(stored)))
-    if not finished.num_rows:
-        return arriving, nothing
-    place = _overlapped(finished, arriving, names) if sessions else _same(finished, arriving, names)
-    refused = arriving.filter(pa.array(place >= 0))
-    windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
-    for name in (START, END):
-        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
-    return arriving.filter(pa.array(place < 0)), refused
-
-
-def _same(finished: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
-    """For each of ``arriving`` the index of its window in ``finished``; -1 for none."""
-    (of_finished, of_new), count = shared_ranks([rows.select(names) for rows in (finished, arriving)])
-    return lasts(of_finished, count)[of_new]
-
-
-def _overlapped(finished: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
-    """For each of ``arriving`` the index of the session in ``finished`` that it overlaps; -1 for none.
-
-    Sessions of a key do not overlap, so only the last one that starts before an interval ends can overlap it.
-    """
-    (of_finished, of_new), _ = shared_ranks([rows.select(names) for rows in (finished, arriving)])
-    key = np.concatenate([of_finished, of_new])
-    begins = np.concatenate([column_numbers(finished, START), column_numbers(arriving, END)])
-    is_session = np.arange(len(key)) < finished.num_rows
-    sequence = np.lexsort((is_session, begins, key))
-    last = np.maximum.accumulate(np.where(is_session[sequence], np.arange(len(key)), -1))
-    candidate = np.full(len(key), -1)
-    candidate[sequence] = np.where(last >= 0, sequence[last], -1)
-    session = candidate[finished.num_rows :]
-    ends = column_numbers(finished, END)[session]
-    overlaps = (session >= 0) & (key[session] == of_new) & (ends > column_numbers(arriving, START))
-    return np.where(overlaps, session, -1)
-
+from tidestate.statestore.table.sorting import among, each_once, firsts, lasts, order, ranks, shared_ranks, taken
 
 NO_ROWS = np.empty(0, np.int64)
 
@@ -113,21 +65,36 @@ def gather_groups(
     stored = _fixed(plan, view, arriving, timed, context)
     arriving, refused = _without_closed(plan, stored, arriving)
     groups, owner = _with_due(plan, stored, arriving, context)
-    return Gathered(groups, owner, stored, arriving, _nothing(plan), NO_ROWS, NO_ROWS, refused)
+    return Gathered(groups, owner, stored, arriving, plan.groups.no_rows, NO_ROWS, NO_ROWS, refused)
 
 
 def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Context) -> pa.Table:
     """The groups of these windows with fixed bounds, with what is stored of them: rows of `GroupTables.whole`."""
-    found = view[GROUPS].lookup(_distinct(new.select(plan.identity)))
+    found = view[GROUPS].lookup(each_once(new.select(plan.identity)))
     return _same_windows(plan, plan.as_whole(found.rows.filter(found.found)), new, context)[0]
 
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The arrivals, and those that windows refuse because their composite trigger has finished."""
-    if not plan.finishes:
-        return arriving, arriving.slice(0, 0)
-    names = plan.group_keys if plan.sessions else plan.identity
-    return without_closed(stored, arriving, names, sessions=plan.sessions)
+    """The arrivals, and those that windows refuse because their composite trigger has finished: with the bounds of
+    the window.
+    """
+    nothing = arriving.slice(0, 0)
+    if not (plan.finishes and stored.num_rows and arriving.num_rows):
+        return arriving, nothing
+    finished = stored.filter(pa.array(trigger_finished(stored)))
+    if not finished.num_rows:
+        return arriving, nothing
+    if plan.sessions:
+        bounds = (column_numbers(arriving, name) for name in (START, END))
+        place = overlapped(plan.group_keys, finished, arriving, *bounds)
+    else:
+        (of_finished, of_new), count = shared_ranks([rows.select(plan.identity) for rows in (finished, arriving)])
+        place = lasts(of_finished, count)[of_new]
+    refused = arriving.filter(pa.array(place >= 0))
+    windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
+    for name in (START, END):
+        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
+    return arriving.filter(pa.array(place < 0)), refused
 
 
 def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
@@ -141,34 +108,16 @@ def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
     )
     for name, bound, moved in due:
         if moved:
-            upper = (bound + 1,) if bound < END_US else None
-            timers += [rows.select(names) for rows in view[name].scan(key_range(upper=upper))]
-    return _distinct(pa.concat_tables(timers))
-
-
-def _spans(plan: GroupTables, context: Context) -> list[tuple[int, int]]:
-    """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
-    before, after = context.watermark_before, context.watermark
-    spans = [(before, after)] if after > before else []
-    if not (plan.looks_at_closing or plan.settles):
-        return spans
-    low, high = plan.closed_before(before), before if plan.settles else plan.closed_at(after)
-    late = (low, min(high, before))
-    return [*spans, late] if late[1] > late[0] else spans
-
-
-def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
-    low, high = span
-    lower = None if low == BEGINNING_US else (low + 1,)
-    return list(view[table].scan(key_range(lower, None if high == END_US else (high + 1,))))
+            timers += [rows.select(names) for rows in view[name].scan(keys_within(BEGINNING_US, bound))]
+    return each_once(pa.concat_tables(timers))
 
 
 def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> pa.Table:
-    spans = _spans(plan, context)
-    due = [rows for span in spans for rows in _due(view, GROUPS, span)]
+    spans = plan.passed_spans(context, closing=plan.looks_at_closing)
+    due = [rows for span in spans for rows in view[GROUPS].scan(keys_within(*span))]
     asked = pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)])
     scanned = _in_spans(plan, column_numbers(asked, END), context)
-    found = view[GROUPS].lookup(_distinct(asked.filter(pa.array(~scanned))))
+    found = view[GROUPS].lookup(each_once(asked.filter(pa.array(~scanned))))
     rows = found.rows.filter(found.found)
     return plan.as_whole(pa.concat_tables([plan.groups.no_rows, *due, rows]))
 
@@ -176,8 +125,9 @@ def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Tab
 def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> Gathered:
     """Sessions: all of the keys concerned are read, and those that arrivals join are merged."""
     names = plan.group_keys
-    due = [rows.select(names) for span in _spans(plan, context) for rows in _due(view, ENDS, span)]
-    asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
+    spans = plan.passed_spans(context, closing=plan.looks_at_closing)
+    due = [rows.select(names) for span in spans for rows in view[ENDS].scan(keys_within(*span))]
+    asked = each_once(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.as_whole(view[GROUPS].ranges(asked).rows)
     over = stored.slice(0, 0)
     if context.watermark_before != BEGINNING_US and not plan.reprocessing:
@@ -186,15 +136,13 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     arriving, refused = _without_closed(plan, stored, arriving)
     if plan.finishes:
         stored = stored.filter(pa.array(~trigger_finished(stored)))
-    identity = [*names, START, END]
-    both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
-    merged = merge_sessions(names, int_bounds(both))
-    of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
-    starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
-    same = (starts[of_stored] == column_numbers(stored, START)) & (ends[of_stored] == column_numbers(stored, END))
+    both = pa.concat_tables([rows.select([*names, START, END]) for rows in (stored, arriving)])
+    merged = merge_sessions(names, both)
+    of_stored, of_new, same = merged.apart(stored)
+    ends = merged.windows[END].to_numpy()
     concerned = _in_spans(plan, ends, context)
     concerned[of_new] = True
-    concerned[of_stored[_among(stored, timed)]] = True
+    concerned[of_stored[among(stored, timed, timed.column_names)]] = True
     windows = merged.windows if concerned.all() else merged.windows.filter(pa.array(concerned))
     place, here = np.cumsum(concerned) - 1, concerned[of_stored]
     rows = stored if here.all() else stored.filter(pa.array(here))
@@ -231,7 +179,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     if context.watermark == END_US:
         found = pa.concat_tables([plan.groups.no_rows, *view[GROUPS].scan()])
     else:
-        asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
+        asked = each_once(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
         looked = view[GROUPS].lookup(asked)
         found = looked.rows.filter(looked.found)
     stored = plan.as_whole(found)
@@ -239,7 +187,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     groups, owner = _same_windows(plan, stored, new, context)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
     messages = pc.fill_null(reached, 0).to_numpy()
-    return Gathered(groups, owner, stored, new, _nothing(plan), NO_ROWS, messages, refused, counts)
+    return Gathered(groups, owner, stored, new, plan.groups.no_rows, NO_ROWS, messages, refused, counts)
 
 
 def _combined(plan: GroupTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
@@ -336,22 +284,6 @@ def _as_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
 
 def _in_spans(plan: GroupTables, ends: Numbers, context: Context) -> Flags:
     inside = np.zeros(len(ends), bool)
-    for low, high in _spans(plan, context):
+    for low, high in plan.passed_spans(context, closing=plan.looks_at_closing):
         inside |= (ends > low) & (ends <= high)
     return inside
-
-
-def _among(rows: pa.Table, timed: pa.Table) -> Flags:
-    """Which rows belong to groups that are due by a timer."""
-    if not timed.num_rows:
-        return np.zeros(rows.num_rows, bool)
-    (due, of_rows), count = shared_ranks([timed, rows.select(timed.column_names)])
-    return (lasts(due, count) >= 0)[of_rows]
-
-
-def _distinct(rows: pa.Table) -> pa.Table:
-    return rows.take(pa.array(firsts(*ranks(rows))))
-
-
-def _nothing(plan: GroupTables) -> pa.Table:
-    return plan.groups.no_rows

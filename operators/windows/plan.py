@@ -45,7 +45,7 @@ from tidestate.operators.windows.step import (
     window_expiry,
     window_timers,
 )
-from tidestate.operators.windows.tables import GroupTables, int_bounds
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.trigger_change import hand_over
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import of_type
@@ -58,20 +58,11 @@ from tidestate.statestore.table.overlay import OverlayView
 
 def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """Accepted events as rows of `GroupTables.taken`: one per window and key, or one per event and window."""
-    if plan.lazy and plan.in_cells:
-        return _as_windows(plan, events, times, context)
-    if plan.lazy and (plan.reprocessing or plan.touching):
-        return _as_parts(plan, events, times, context)
-    if plan.lazy:
+    if plan.lazy and not plan.in_cells and not plan.reprocessing and not plan.touching:
         return events_as_parts(plan, events, times, watermark_of(context.before))
-    return _as_windows(plan, events, times, context)
-
-
-def _as_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
-    """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone, and a
-    lifetime may touch several tumbling ones.
-    """
-    return _renamed(plan, _as_windows(plan, events, times, context))
+    windows = _as_windows(plan, events, times, context)
+    # Late events that are reprocessed may be for one window alone, and a lifetime may touch several tumbling ones.
+    return _renamed(plan, windows) if plan.lazy and not plan.in_cells else windows
 
 
 def _renamed(plan: GroupTables, windows: pa.Table) -> pa.Table:
@@ -91,7 +82,7 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Cont
     each_once = len(index) == events.num_rows and np.array_equal(index, np.arange(len(index)))
     places = pa.array(index)
     taken: Callable[[Values], Values] = (lambda column: column) if each_once else (lambda column: column.take(places))
-    keys = [taken(events[name]) for name in plan.input.key_names] or [_single_key(len(index))]
+    keys = [taken(column) for column in plan.keys_of(events)]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [taken(column) for column in plan.lifted(events)]
     sizes: list[Values] = [ones(None, len(index))]
@@ -145,9 +136,8 @@ def in_windows(plan: GroupTables, events: pa.Table, first: Times, counts: Number
 def _sliced(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
     """A row of `GroupTables.slices_of_events` for each event."""
     ends = pa.array(plan.slices.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.input.key_names] or [_single_key(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.input.signed else [])]
-    return _typed(plan.slices_of_events, [*keys, ends, *sizes, *plan.lifted(events)])
+    return _typed(plan.slices_of_events, [*plan.keys_of(events), ends, *sizes, *plan.lifted(events)])
 
 
 def _expanded(plan: GroupTables, rows: pa.Table, first: Times, counts: Numbers, budget_bytes: int) -> pa.Table:
@@ -174,13 +164,9 @@ def _whole(plan: GroupTables, events: pa.Table) -> pa.Array:
 
 def _merged(plan: GroupTables, rows: pa.Table) -> pa.Table:
     """``rows`` of sessions, merged."""
-    merged = merge_sessions(plan.group_keys, int_bounds(rows))
+    merged = merge_sessions(plan.group_keys, rows)
     values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
     return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
-
-
-def _single_key(count: int) -> pa.Array:
-    return pa.array(np.zeros(count, np.int8))
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,17 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Rolling
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.names import ELEMENTS, END, GROUPS, PARTS, SLICE_END, START
+from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.operators.windows.names import END, GROUPS, PARTS, SLICE_END, START
 from tidestate.operators.windows.ranges import combined_ranges
 from tidestate.operators.windows.tables import GroupTables, column_numbers
-from tidestate.statestore.arrays import Flags, Numbers, Values
-from tidestate.statestore.errors import of_type
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
-from tidestate.statestore.table.sorting import shared_ranks, sorting
+from tidestate.statestore.table.sorting import among, shared_ranks, sorting
 
 
 def ready_rolling(
@@ -42,21 +40,21 @@ def ready_rolling(
     changes = {PARTS: TableChanges(merge=new if new.num_rows else None)}
     before, after = context.watermark_before, max(context.watermark_before, context.watermark)
     looks, ends = plan.triggers.early is not None, _ends(new)
-    spans = [_span(ends if looks else ends[ends <= after], _kind(plan).size if looks else 1)]
+    spans = [_span(ends if looks else ends[ends <= after], plan.rolls.size if looks else 1)]
     if after > before and not context.only_arrivals:
         spans.append((before, after))
     spans = [(low, high) for low, high in spans if low < high]
-    groups = _groups(plan, view, [*spans, _span(ends, _kind(plan).size)])
+    groups = _groups(plan, view, [*spans, _span(ends, plan.rolls.size)])
     handed = [_handed_over(plan, new, groups.filter(pa.array(_ranges(plan, new, groups).counts > 0)))]
     if spans:
         low, high = min(low for low, _ in spans), max(high for _, high in spans)
         events = combine(plan.parts, pa.concat_tables([*_events(plan, view, low, high), new]))
         windows = events.select(plan.parts.key_names)
         chosen = (_ends(windows) > before) & (_ends(windows) <= after)
-        chosen |= _among(windows, new.filter(pa.array(ends <= before)))
+        chosen |= among(windows, new.filter(pa.array(ends <= before)), plan.parts.key_names)
         if looks:
             chosen |= (_ends(windows) > after) & (_ranges(plan, new, windows).counts > 0)
-        chosen &= ~_among(windows, groups)
+        chosen &= ~among(windows, groups, plan.parts.key_names)
         handed.append(_handed_over(plan, events, windows.filter(pa.array(chosen))))
     return pa.concat_tables(handed), changes
 
@@ -66,12 +64,8 @@ def windows_in_parts(plan: GroupTables, view: StateView, low: int, high: int) ->
     groups = _groups(plan, view, [(low, high)])
     events = combine(plan.parts, pa.concat_tables([plan.parts.schema.empty_table(), *_events(plan, view, low, high)]))
     windows = events.select(plan.parts.key_names)
-    waits = (_ends(windows) > low) & ~_among(windows, groups)
+    waits = (_ends(windows) > low) & ~among(windows, groups, plan.parts.key_names)
     return _handed_over(plan, events, windows.filter(pa.array(waits)))
-
-
-def _kind(plan: GroupTables) -> Rolling:
-    return of_type(plan.kind, Rolling)
 
 
 def _ends(parts: pa.Table) -> Numbers:
@@ -85,8 +79,8 @@ def _span(ends: Numbers, size: int) -> tuple[int, int]:
 
 def _events(plan: GroupTables, view: StateView, low: int, high: int) -> Iterator[pa.Table]:
     """Stored parts of the windows with ``low < end <= high``."""
-    lower = None if low == BEGINNING_US else (low + 2 - _kind(plan).size,)
-    yield from view[PARTS].scan(key_range(lower, None if high == END_US else (high + 1,)), folded=False)
+    above = low if low == BEGINNING_US else low + 1 - plan.rolls.size
+    yield from view[PARTS].scan(keys_within(above, high), folded=False)
 
 
 def _groups(plan: GroupTables, view: StateView, spans: Sequence[tuple[int, int]]) -> pa.Table:
@@ -95,20 +89,9 @@ def _groups(plan: GroupTables, view: StateView, spans: Sequence[tuple[int, int]]
     names, found = plan.parts.key_names, [plan.parts.key_schema.empty_table()]
     if spans:
         low, high = min(low for low, _ in spans), max(high for _, high in spans)
-        lower = None if low == BEGINNING_US else (low + 1,)
-        stored = view[GROUPS].scan(key_range(lower, None if high == END_US else (high + 1,)))
+        stored = view[GROUPS].scan(keys_within(low, high))
         found += [rows.select([END, *plan.group_keys]).rename_columns(names) for rows in stored]
     return pa.concat_tables(found)
-
-
-def _among(windows: pa.Table, others: pa.Table) -> Flags:
-    """Which of the windows, by end and key, are among ``others``."""
-    names = windows.column_names
-    (of_windows, of_others), count = shared_ranks([windows, others.select(names)])
-    there = np.zeros(count, bool)
-    there[of_others] = True
-    among: Flags = there[of_windows]
-    return among
 
 
 class _Ranges(NamedTuple):
@@ -128,7 +111,7 @@ def _ranges(plan: GroupTables, events: pa.Table, windows: pa.Table) -> _Ranges:
     code = of_events * (len(moments) + 1) + moment
     order = sorting(code)
     bounds = [
-        np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - _kind(plan).size, _ends(windows))
+        np.searchsorted(moments, ends, side="right") for ends in (_ends(windows) - plan.rolls.size, _ends(windows))
     ]
     low, high = (np.searchsorted(code[order], of_windows * (len(moments) + 1) + bound) for bound in bounds)
     return _Ranges(order, low, high - low)
@@ -138,10 +121,7 @@ def _handed_over(plan: GroupTables, events: pa.Table, windows: pa.Table) -> pa.T
     """The ``events`` of each of these windows, combined: rows of `GroupTables.arriving`."""
     ranges = _ranges(plan, events, windows)
     values = combined_ranges(plan.parts, events.take(pa.array(ranges.order)), ranges.first, ranges.counts)
-    columns: dict[str, Values] = dict(zip(values.column_names, values.columns, strict=True))
-    columns |= {name: windows[name] for name in plan.group_keys}
-    starts = pa.array(_ends(windows) - _kind(plan).size).cast(plan.bound_type)
-    columns |= {START: starts, END: windows[SLICE_END]}
-    if ELEMENTS not in columns:
-        columns[ELEMENTS] = pa.array(np.maximum(column_numbers(values, plan.counted_by), 1))
-    return pa.table([columns[name] for name in plan.arriving.schema.names], schema=plan.arriving.schema)
+    starts = pa.array(_ends(windows) - plan.rolls.size).cast(plan.bound_type)
+    bounded = windows.rename_columns({SLICE_END: END}).append_column(START, starts)
+    columns = zip([*bounded.column_names, *values.column_names], [*bounded.columns, *values.columns], strict=True)
+    return plan.arriving.conform(plan.counted_parts(pa.table(dict(columns))))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.plan.transition import Timer, Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
@@ -16,7 +15,6 @@ from tidestate.operators.windows.rolling import ready_rolling
 from tidestate.operators.windows.slices import aggregated_parts, lifted_parts
 from tidestate.operators.windows.step import due_in_parts, step_in_shares, step_windows
 from tidestate.statestore.arrays import Flags, Times
-from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -24,11 +22,6 @@ from tidestate.statestore.spec.tables import TableSpec
 @dataclass(frozen=True)
 class RollingPlan(WindowPlan):
     """The plan of rolling windows."""
-
-    @property
-    def rolls(self) -> Rolling:
-        """Its kind of window, which has the size."""
-        return of_type(self.kind, Rolling)
 
     @property
     def reopens(self) -> bool:

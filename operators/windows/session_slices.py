@@ -25,18 +25,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
+from tidestate.operators.windows.names import CELL, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
 from tidestate.operators.windows.tables import GroupTables, column_numbers
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine, combine_values
-from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import among, each_once, firsts, ranks
 
 LOOK_UP = 8
 """A look-up costs about as much as this many rows of a scan."""
@@ -98,10 +99,7 @@ def parts_of_sessions(plan: GroupTables, sessions: pa.Table) -> pa.Table:
 
 def sessions_as_arriving(plan: GroupTables, parts: pa.Table) -> pa.Table:
     """Parts, or what is combined of them, as rows of `GroupTables.arriving`."""
-    if ELEMENTS not in parts.column_names:
-        counted = pa.array(np.maximum(column_numbers(parts, plan.counted_by), 1))
-        parts = parts.append_column(ELEMENTS, counted)
-    return plan.arriving.conform(parts)
+    return plan.arriving.conform(plan.counted_parts(parts))
 
 
 def own_cells(cells: Numbers) -> Numbers:
@@ -147,9 +145,7 @@ def _not_over(plan: GroupTables, rows: pa.Table, watermark: int) -> pa.Table:
     some = np.flatnonzero(cells <= int(cells[over].max()))
     few = rows.select(plan.group_keys).take(pa.array(some))
     unit, count = ranks(few.append_column(CELL, pa.array(cells[some])))
-    alive = np.zeros(count, bool)
-    alive[unit[~over[some]]] = True
-    kept[some] = alive[unit]
+    kept[some] = flags_at(count, unit[~over[some]])[unit]
     return rows.filter(pa.array(kept))
 
 
@@ -165,9 +161,7 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, contex
     first, last = None if before == BEGINNING_US else (before + 1) // gap, after // gap
     moves = after > before
     if moves:
-        lower = None if before == BEGINNING_US else (before + 1,)
-        ends = view[ENDS].scan(key_range(lower, None if after == END_US else (after + 1,)))
-        opened = pa.concat_tables([opened, *ends])
+        opened = pa.concat_tables([opened, *view[ENDS].scan(keys_within(before, after))])
         cells = key_range(None if first is None else (2 * first,), None if after == END_US else (2 * last + 2,))
         stored = _not_over(
             plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), context.watermark_before
@@ -189,9 +183,8 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, contex
         forward = list(view[PARTS].scan(key_range((2 * ahead[0],), (2 * ahead[-1] + 2,)), folded=False))
     else:
         keys = [rows.select(names) for rows in (stored.filter(pa.array(due)), new, opened)]
-        number, count = ranks(both := pa.concat_tables(keys))
-        asked = both.take(pa.array(firsts(number, count)))
-        stored = _of_keys(stored, asked)
+        asked = each_once(pa.concat_tables(keys))
+        stored = stored.filter(pa.array(among(stored, asked, names)))
         forward = [_looked_up(plan, view, asked, ahead, context.watermark_before)]
     forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), context.watermark)) for rows in forward]
     rows = pa.concat_tables([stored, *forward, new])
@@ -202,12 +195,6 @@ def end_beyond(plan: GroupTables, view: StateView, watermark: int) -> int:
     """The least end of the stored parts in cells after that of the watermark; `END_US` without any."""
     ahead = view[PARTS].scan(key_range((2 * (watermark // plan.gap + 1),)), folded=False)
     return min((int(column_numbers(rows, END).min()) for rows in ahead if rows.num_rows), default=END_US)
-
-
-def _of_keys(rows: pa.Table, asked: pa.Table) -> pa.Table:
-    """The rows with one of these keys."""
-    (known, of_rows), count = shared_ranks([asked, rows.select(asked.column_names)])
-    return rows.filter(pa.array((lasts(known, count) >= 0)[of_rows]))
 
 
 def _looked_up(plan: GroupTables, view: StateView, keys: pa.Table, cells: range, watermark: int) -> pa.Table:
@@ -238,15 +225,13 @@ def _chains(plan: GroupTables, found: _Rows, context: Context) -> _Chains:
     np.minimum.at(unit_starts, unit, starts)
     np.maximum.at(unit_ends, unit, ends)
     np.maximum.at(reach, unit[part], ends[part])  # parts of a unit are due together
-    special = np.zeros(count, bool)
-    special[unit[~part]] = True
+    special = flags_at(count, unit[~part])
     row_of = firsts(unit, count)
     first = _begins(key_of[row_of], unit_starts, unit_ends)
     session = np.cumsum(first) - 1
     sessions, waiting = int(session[-1]) + 1, reach > context.watermark
-    waits, is_special, to = np.zeros(sessions, bool), np.zeros(sessions, bool), np.zeros(sessions, np.int64)
-    waits[session[waiting]] = True
-    is_special[session[special]] = True
+    waits, is_special = flags_at(sessions, session[waiting]), flags_at(sessions, session[special])
+    to = np.zeros(sessions, np.int64)
     # The last one, so that a session is carried as seldom as possible.
     to[session[waiting]] = np.flatnonzero(waiting)
     begins, ends_of = np.full(sessions, END_US), np.full(sessions, BEGINNING_US)
@@ -285,13 +270,9 @@ def _alone(plan: GroupTables, view: StateView, whole: pa.Table, special: Flags, 
     """Which of the sessions ``whole`` no stored session overlaps: not one that has fired, as no event was late, nor
     one whose end the watermark passes, which is in ``special``; so one that is open.
     """
-    bound = key_range((context.watermark + 1,)) if context.watermark != END_US else None
-    opened = list(view[ENDS].scan(bound)) if bound is not None and whole.num_rows else []
-    if not sum(rows.num_rows for rows in opened):
-        return ~special
-    names = plan.group_keys
-    (of_whole, of_opened), count = shared_ranks([rows.select(names) for rows in (whole, pa.concat_tables(opened))])
-    return ~special & (lasts(of_opened, count) < 0)[of_whole]
+    some = whole.num_rows > 0 and context.watermark != END_US
+    opened = view[ENDS].scan(keys_within(context.watermark, END_US)) if some else ()
+    return ~special & ~among(whole, pa.concat_tables([plan.ends.no_rows, *opened]), plan.group_keys)
 
 
 def _complete(plan: GroupTables, found: _Rows, chains: _Chains, rows: Flags) -> tuple[pa.Table, Numbers]:
@@ -347,8 +328,7 @@ def _combined(
     index = np.flatnonzero(where)
     if not len(index):
         return plan.chained.schema.empty_table(), index
-    there = np.zeros(len(chains.starts), bool)
-    there[chains.of[index]] = True
+    there = flags_at(len(chains.starts), chains.of[index])
     chosen, owner = np.flatnonzero(there), (np.cumsum(there) - 1)[chains.of[index]]
     known = rows.select([*plan.group_keys, *(column.name for column in plan.chained.values)]).take(pa.array(index))
     values = combine_values(plan.chained, known, owner, len(chosen))

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidestate.operators.windows.names import END, START
 from tidestate.statestore.arrays import Flags, Numbers
-from tidestate.statestore.spec.arrowtypes import is_position
-from tidestate.statestore.table.sorting import firsts, order, ranks
+from tidestate.statestore.spec.arrowtypes import is_position, positions
+from tidestate.statestore.table.sorting import firsts, order, ranks, shared_ranks
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,24 @@ class MergedSessions:
     owner: Numbers
     """Of shape ``(intervals,)``: the row of ``windows`` that contains each interval."""
 
+    def apart(self, stored: pa.Table) -> tuple[Numbers, Numbers, Flags]:
+        """Where the first intervals were these ``stored`` sessions: the owners of these, and of the others; and which
+        of them have the bounds of their owner.
+        """
+        of_stored, of_others = np.split(self.owner, [stored.num_rows])
+        same = [positions(self.windows[name])[of_stored] == positions(stored[name]) for name in (START, END)]
+        return of_stored, of_others, np.logical_and(*same)
+
 
 def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     """Merge ``intervals`` into sessions.
 
     ``intervals`` has the columns ``keys`` (none for a single key), without nulls, and ``window_start`` and
-    ``window_end`` (int64), each end after its start; other columns are ignored. Rows are in any order, which the
-    sessions do not depend on; ``owner`` has the same order.
+    ``window_end``, each end after its start; other columns are ignored. Rows are in any order, which the sessions do
+    not depend on; ``owner`` has the same order.
     """
     key_of = in_key_order(intervals.select(keys))
-    starts, ends = _int64(intervals["window_start"]), _int64(intervals["window_end"])
+    starts, ends = positions(intervals[START]), positions(intervals[END])
     by_start = order(pa.table({"key": key_of, "start": starts}))
     key_of, starts, ends = key_of[by_start], starts[by_start], ends[by_start]
     first_of_key = np.append(True, key_of[1:] != key_of[:-1])[: len(key_of)]
@@ -43,10 +52,42 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     heads, session = np.flatnonzero(first), np.cumsum(first) - 1
     owner = np.empty(len(starts), np.int64)
     owner[by_start] = session
-    windows = intervals.select([*keys, "window_start"]).take(pa.array(by_start[heads]))
+    of_windows = intervals.select(keys).take(pa.array(by_start[heads]))
     latest = ends[heads]
     np.maximum.at(latest, session, ends)
-    return MergedSessions(windows.append_column("window_end", pa.array(latest)), owner)
+    columns = [*of_windows.columns, pa.array(starts[heads]), pa.array(latest)]
+    return MergedSessions(pa.table(columns, names=[*keys, START, END]), owner)
+
+
+def overlapped(names: list[str], windows: pa.Table, rows: pa.Table, starts: Numbers, ends: Numbers) -> Numbers:
+    """For each of ``rows``, which last from ``starts`` to ``ends``, the place of the window of its key, the columns
+    ``names``, that it overlaps: of several the one that ends last; -1 for none.
+
+    Windows and rows are sorted by key and by where a window begins that a row overlaps; the latest end so far of a
+    key is then a running maximum. As each key begins at 0 again, ends are counted by rank, and those of a key lie
+    above those of all keys before it.
+    """
+    count = windows.num_rows
+    if not count or not rows.num_rows:
+        return np.full(rows.num_rows, -1)
+    key = np.concatenate(shared_ranks([windows.select(names), rows.select(names)])[0])
+    begins = np.concatenate([positions(windows[START]), ends])
+    # A window that begins where a row ends does not overlap it.
+    sequence = np.lexsort((np.arange(len(key)) < count, begins, key))
+    window_ends, base = positions(windows[END]), key * (count + 1)
+    by_end = np.argsort(window_ends, kind="stable")
+    rank = np.zeros(len(key), np.int64)
+    rank[by_end] = np.arange(1, count + 1)
+    latest = np.empty(len(key), np.int64)
+    latest[sequence] = np.maximum.accumulate((base + rank)[sequence])
+    nth = (latest - base)[count:]
+    last = by_end[nth - 1]
+    return np.where((nth > 0) & (window_ends[last] > starts), last, -1)
+
+
+def holding_window(names: list[str], windows: pa.Table, rows: pa.Table, places: Numbers) -> Numbers:
+    """For each of ``rows`` the place of the window of its key in which it lies, as `overlapped` says."""
+    return overlapped(names, windows, rows, places, places + 1)
 
 
 def in_key_order(keys: pa.Table) -> Numbers:
@@ -92,8 +133,3 @@ def on_a_line(first_of_key: Flags, starts: Numbers, ends: Numbers) -> tuple[Numb
     stretch *= latest - earliest + 1
     stretch -= earliest  # may wrap around, and is right again where a time is added
     return stretch + starts, stretch + ends
-
-
-def _int64(column: pa.ChunkedArray) -> Numbers:
-    values: Numbers = column.to_numpy().astype(np.int64, copy=False)
-    return values

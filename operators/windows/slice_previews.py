@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
@@ -24,7 +25,7 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import KeyRange, key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
-from tidestate.statestore.table.sorting import lasts, shared_ranks
+from tidestate.statestore.table.sorting import among
 
 BAND_ROWS = 1 << 18
 """About how many windows a band has."""
@@ -47,7 +48,7 @@ def windows_ending(plan: GroupTables, view: StateView, low: int, high: int) -> I
     """Stored rows of ``groups`` with ``low < end <= high``; parts are not looked at."""
     names = plan.groups.key_names
     if names[0] == END:
-        yield from view[GROUPS].scan(key_range(_from(low), _to(high)))
+        yield from view[GROUPS].scan(keys_within(low, high))
         return
     for rows in view[GROUPS].scan():
         ends = column_numbers(rows, END)
@@ -95,24 +96,18 @@ def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, context:
     """The windows of a band, from parts and from ``groups``."""
     ending = windows_ending(plan, view, context.watermark_before, context.watermark)
     stored = pa.concat_tables([plan.groups.schema.empty_table(), *ending])
-    if not windows.num_rows:
-        return stored
-    if not stored.num_rows:
-        return plan.groups.conform(groups_with(plan, view, windows, context))
-    (of_windows, of_stored), count = shared_ranks([rows.select(plan.identity) for rows in (windows, stored)])
-    alone = stored.filter(pa.array((lasts(of_windows, count) < 0)[of_stored]))
+    alone = stored.filter(pa.array(~among(stored, windows, plan.identity)))
     return pa.concat_tables([alone, plan.groups.conform(groups_with(plan, view, windows, context))])
 
 
 def _next_end(plan: GroupTables, view: StateView, low: int) -> int | None:
     """The first window end after ``low`` of which something is stored."""
     kind = plan.slices
-    after = None if low == BEGINNING_US else (kind.oldest_slice_after(low) + 1,)
     found = []
-    if (part := _first(view, PARTS, key_range(after))) is not None:
+    if (part := _first(view, PARTS, keys_within(plan.last_needless_slice(low), END_US))) is not None:
         first, _ = kind.windows_of(column_numbers(part, SLICE_END), None if low == BEGINNING_US else low)
         found.append(int(first[0]))
-    if (group := _first(view, GROUPS, key_range(_from(low)))) is not None:
+    if (group := _first(view, GROUPS, keys_within(low, END_US))) is not None:
         found.append(int(column_numbers(group, END)[0]))
     return min(found, default=None)
 
@@ -154,7 +149,7 @@ def _next_cell(plan: GroupTables, view: StateView, low: int, moved: Numbers) -> 
     found = [int(cell) for cell in moved[:1]]
     if (part := _first(view, PARTS, key_range(first))) is not None:
         found.append(int(column_numbers(part, CELL)[0]) >> 1)
-    if (session := _first(view, ENDS, key_range(_from(low)))) is not None:
+    if (session := _first(view, ENDS, keys_within(low, END_US))) is not None:
         found.append(int(column_numbers(session, END)[0]) // plan.gap)
     return min(found, default=None)
 
@@ -172,11 +167,3 @@ def _few(plan: GroupTables, view: StateView, windows_each: int) -> bool:
 def _first(view: StateView, table: str, keys: KeyRange) -> pa.Table | None:
     """The first row of a range; None where it is empty."""
     return next((rows.slice(0, 1) for rows in view[table].scan(keys) if rows.num_rows), None)
-
-
-def _from(low: int) -> tuple[int] | None:
-    return None if low == BEGINNING_US else (low + 1,)
-
-
-def _to(high: int) -> tuple[int] | None:
-    return None if high == END_US else (high + 1,)

@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import ones
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.dues import keys_within
 from tidestate.operators.plan.slicing import SlicedRows, Slicing
 from tidestate.operators.progress.progress import BUDGET_BYTES, Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
-from tidestate.operators.windows.names import COARSE, ELEMENTS, END, NO_KEY, PARTS, SLICE_END, START
-from tidestate.operators.windows.tables import GroupTables, column_numbers
+from tidestate.operators.windows.names import COARSE, ELEMENTS, END, PARTS, SLICE_END, START
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Numbers, Times, Values
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
@@ -77,9 +78,8 @@ def ranges_due(plan: GroupTables, low: int, high: int) -> tuple[list[KeyRange], 
     """The slices and the coarse parts that may be needed for the windows with ``low < end <= high``."""
     kind, slices = plan.slices, plan.coarse_slices
     if low == BEGINNING_US or high == END_US:
-        after = None if low == BEGINNING_US else (kind.oldest_slice_after(low) + 1,)
-        before = None if high == END_US else (high + 1,)
-        return [key_range(after, before)], key_range(after, before)
+        whole = keys_within(plan.last_needless_slice(low), high)
+        return [whole], whole
     first, last = kind.first_end_at_or_after(low + 1), kind.last_end_at_or_before(high)
     if first > last:
         return [], key_range((last,), (last,))
@@ -112,16 +112,12 @@ def coarse_changes(
         return {}
     if arriving is None:  # former aggregates may have left some
         return {COARSE: TableChanges(delete=all_keys(plan, view))} if stored else {}
-    bound = None
-    if watermark != BEGINNING_US:
-        width = plan.coarse_slices * plan.slices.slice
-        bound = END_US - 1 if watermark == END_US else plan.slices.oldest_slice_after(watermark) + width - 1
     rows = arriving
     if not stored:  # none yet, or none since aggregates needed an order
         former = coarse_of(plan, pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan(folded=False)]))
         rows = pa.concat_tables([rows, former])
-    if bound is not None:
-        rows = rows.filter(pa.array(rows[SLICE_END].cast(pa.int64()).to_numpy() > bound))
+    width = plan.coarse_slices * plan.slices.slice
+    rows = parts_between(rows, min(END_US - 1, plan.last_needless_slice(watermark) + width - 1), END_US)
     return {COARSE: TableChanges(merge=rows if rows.num_rows else None)}
 
 
@@ -149,8 +145,7 @@ def combined_windows(
     spec = plan.windows
     if plan.slices.tumbles and not plan.by_offset:
         rows = pa.concat_tables([plan.parts.schema.empty_table(), *parts])
-        rows = parts_between(rows, None if low == BEGINNING_US else low + 1, None if high == END_US else high + 1)
-        return combine(spec, rows.rename_columns(spec.schema.names))
+        return combine(spec, parts_between(rows, low, high).rename_columns(spec.schema.names))
     pieces = parts if as_they_are else pieces_of(plan, parts, budget_bytes)
     spans = ((rows, *plan.slices.windows_of(slice_ends(rows), low, high)) for rows in pieces)
     return combined_parts(spec, (part for one in spans for part in expanded(plan, *one, budget_bytes)))
@@ -193,21 +188,14 @@ def _cut(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 def as_arriving(plan: GroupTables, windows: pa.Table) -> pa.Table:
     """Rows of `GroupTables.windows` as rows of `GroupTables.arriving`."""
-    columns: dict[str, Values] = dict(zip(windows.column_names, windows.columns, strict=True))
-    columns[START] = pc.subtract(windows[END].cast(pa.int64()), plan.slices.size).cast(plan.bound_type)
-    if ELEMENTS not in columns:
-        columns[ELEMENTS] = pa.array(np.maximum(column_numbers(windows, plan.counted_by), 1))
-    return pa.table([columns[name] for name in plan.arriving.schema.names], schema=plan.arriving.schema)
+    starts = pc.subtract(windows[END].cast(pa.int64()), plan.slices.size).cast(plan.bound_type)
+    return plan.arriving.conform(plan.counted_parts(windows.append_column(START, starts)))
 
 
-def parts_between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:
-    """Parts with ``first <= end < last``."""
+def parts_between(rows: pa.Table, above: int, upto: int) -> pa.Table:
+    """Parts with ``above < end <= upto``."""
     ends = slice_ends(rows)
-    inside = np.ones(len(ends), bool)
-    if first is not None:
-        inside &= ends >= first
-    if last is not None:
-        inside &= ends < last
+    inside = (ends > above) & (ends <= upto)
     return rows if inside.all() else rows.filter(pa.array(inside))
 
 
@@ -253,9 +241,7 @@ def parts_of_sliced(plan: GroupTables, sliced: SlicedRows) -> pa.Table:
     given = dict(sliced.state)
     given[SLICE_END] = pa.array(sliced.ends)
     given[ELEMENTS] = pa.array(sliced.rows)
-    if not plan.input.key_names:
-        given[NO_KEY] = pa.array(np.zeros(len(sliced.ends), np.int8))
-    given |= {name: sliced.keys[name] for name in plan.input.key_names}
+    given |= dict(zip(plan.group_keys, plan.keys_of(sliced.keys), strict=True))
     schema = plan.parts.schema
     rows = pa.table([given[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
     # The rows of a sample are entries of their own, and so are those on the two sides of the watermark.
@@ -287,13 +273,12 @@ def events_as_parts(plan: GroupTables, events: pa.Table, times: Times, watermark
 
 def lifted_parts(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
     """A part for each event, of the slice with this end."""
-    keys: list[Values] = [events[name] for name in plan.input.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
     sizes: list[Values] = []
     if ELEMENTS in plan.parts.schema.names:
         sizes.append(ones(None, len(ends)))
     if plan.input.signed:
         sizes.append(pa.array(signs(events)))
-    columns = [pa.array(ends).cast(plan.bound_type), *keys, *sizes, *plan.lifted(events)]
+    columns = [pa.array(ends).cast(plan.bound_type), *plan.keys_of(events), *sizes, *plan.lifted(events)]
     return pa.table(columns, names=plan.parts.schema.names)
 
 
@@ -324,9 +309,7 @@ def ready_windows(
     if high > low:
         due = due_windows(plan, view, arriving, context, coarse if stored else None)
         found.append(as_arriving(plan, due))
-    bound = _needless(plan, high)
-    if bound is not None:
-        arriving = parts_between(arriving, bound + 1, None)
+    arriving = parts_between(arriving, plan.last_needless_slice(high), END_US)
     rows = pa.concat_tables([plan.arriving.schema.empty_table(), *found])
     changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None)}
     return rows, changes | coarse_changes(plan, view, coarse, high, stored=stored)
@@ -366,15 +349,12 @@ def due_windows(
         some = [_due_by_levels(plan, view, arriving, coarse, turn) for turn in _turns(plan, coarse, context)]
         return pa.concat_tables([plan.windows.schema.empty_table(), *some])
     before, after = context.watermark_before, context.watermark
-    first = None if before == BEGINNING_US else plan.slices.oldest_slice_after(before) + 1
-    last = None if after == END_US else after + 1
-    lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
-    rows = parts_between(arriving, first, last)
+    above = plan.last_needless_slice(before)
+    rows = parts_between(arriving, above, after)
     if context.only_arrivals and not rows.num_rows:
         return plan.windows.schema.empty_table()
-    stored = view[PARTS].scan(key_range(lower, upper), folded=False) if not context.only_arrivals else iter(())
-    parts = chain(stored, [rows])
-    return combined_windows(plan, parts, before, after, context.budget_bytes)
+    stored = () if context.only_arrivals else view[PARTS].scan(keys_within(above, after), folded=False)
+    return combined_windows(plan, chain(stored, [rows]), before, after, context.budget_bytes)
 
 
 def _turns(plan: GroupTables, coarse: pa.Table, context: Context) -> Iterator[Context]:
@@ -413,10 +393,3 @@ def _due_by_levels(
                 yield from expanded(plan, rows, first, counts, context.budget_bytes)
 
     return combined_parts(plan.windows, combined())
-
-
-def _needless(plan: GroupTables, watermark: int) -> int | None:
-    """Parts that end at or before this are in windows that have fired; None before the first watermark."""
-    if watermark == BEGINNING_US:
-        return None
-    return END_US - 1 if watermark == END_US else plan.slices.oldest_slice_after(watermark)

@@ -13,8 +13,9 @@ A step over many windows goes in shares of the keys, so that what it holds at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,11 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
-from tidestate.operators.plan.transition import Timer, Transition
+from tidestate.operators.plan.transition import Timer, Transition, joined_steps
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.elements import ElementPanes, element_panes
-from tidestate.operators.windows.gather import gather_groups
+from tidestate.operators.windows.gather import NO_ROWS, gather_groups
 from tidestate.operators.windows.names import (
     CLOCK,
     CLOSED,
@@ -52,6 +53,7 @@ from tidestate.operators.windows.names import (
     SLICE_END,
     START,
 )
+from tidestate.operators.windows.partial_view import PartialTable
 from tidestate.operators.windows.session_slices import ReadySessions, end_beyond, over_at
 from tidestate.operators.windows.tables import (
     NEVER,
@@ -66,13 +68,12 @@ from tidestate.operators.windows.tables import (
     trigger_finished,
     with_columns,
 )
-from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.arrays import Flags, Numbers, flags_at, one_table, total
 from tidestate.statestore.errors import invariant
-from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
-from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 from tidestate.statestore.spec.lists import struct_fields
-from tidestate.statestore.spec.store import StateView, TableView
+from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.sorting import ranks
 
@@ -96,7 +97,8 @@ def step_windows(
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:
-        due = fire(plan, gathered, phase, context, _emitted_already(groups, first))
+        emitted = flags_at(groups.num_rows, NO_ROWS if first is None else first.owner)
+        due = fire(plan, gathered, phase, context, emitted)
     else:
         rejected = _rejected(plan, gathered, context)
         tree = Tree(plan, groups, phase, gathered.touched, context)
@@ -109,9 +111,9 @@ def step_windows(
         fired, emptied = _signed(plan, groups, due, fired)
     fired, emptied, hidden = _shown(plan, groups, values, due, fired, emptied)
     _check_fired(plan, groups, fired, context)
-    retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
+    retracted, shown = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
     counters = first.counters if first is not None else {}
-    counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
+    counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in timing_masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
     counters |= {"hidden": hidden}
     if rejected is not None:
@@ -128,7 +130,7 @@ def step_windows(
     )
     changes = _changes(plan, gathered, kept, over, phase.taken(stays), context)
     before = [_not_last(first, fired > 0)] if first is not None else []
-    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
+    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *shown])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected)
 
@@ -143,13 +145,6 @@ def _check_fired(plan: GroupTables, groups: pa.Table, fired: Numbers, context: C
         context.watermark_before,
         context.watermark,
     )
-
-
-def _emitted_already(groups: pa.Table, first: ElementPanes | None) -> Flags:
-    emitted = np.zeros(groups.num_rows, bool)
-    if first is not None:
-        emitted[first.owner] = True
-    return emitted
 
 
 def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
@@ -214,7 +209,8 @@ def _shown(
     return fired * holds, np.where(emptied > 0, emptied, taken_back), int(np.count_nonzero((fired > 0) & ~holds))
 
 
-def _masks(fired: Numbers) -> list[tuple[str, Flags]]:
+def timing_masks(fired: Numbers) -> list[tuple[str, Flags]]:
+    """By timing, in the order in which panes are emitted: which groups have ``fired`` so."""
     return [("late", fired == LATE), ("on_time", fired == ON_TIME), ("early", fired == EARLY)]
 
 
@@ -229,19 +225,28 @@ def _panes(
     context: Context,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions and emitted panes, each in the order late, on time, early."""
-    retracted, emitted = [], []
+    last = phase.closed if plan.triggers.when is None else phase.closed | trigger_finished(groups)
+    retracted, emitted = panes_by_timing(plan, groups, values, fired, emptied, last)
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        retracted += replaced_panes(plan, gathered, context)
-    for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
+        retracted = [*replaced_panes(plan, gathered, context), *retracted]
+    return retracted, emitted
+
+
+def panes_by_timing(
+    plan: GroupTables, groups: pa.Table, values: pa.Table, fired: Numbers, emptied: Numbers, last: Flags
+) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Retractions of what these groups had emitted, and the panes of those that have ``fired``, both in the order
+    late, on time, early; ``last``: the panes that are the last of their window.
+    """
+    retracted, emitted = [], []
+    for (timing, mask), (_, empty) in zip(timing_masks(fired), timing_masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
             again = (mask | empty) & (column_numbers(groups, EMITTED) > 0)
             retracted.append(retractions(plan, groups.filter(pa.array(again)), timing))
-        if not mask.any():
-            continue
-        where = pa.array(mask)
-        rows = groups.filter(where)
-        last = phase.closed[mask] if plan.triggers.when is None else phase.closed[mask] | trigger_finished(rows)
-        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
+        if mask.any():
+            where = pa.array(mask)
+            rows = groups.filter(where)
+            emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last[mask]))
     return retracted, emitted
 
 
@@ -329,13 +334,14 @@ def step_in_shares(
     count = min(-(-arriving.nbytes * ARRIVING_SHARE // context.budget_bytes), arriving.num_rows // LEAST_ROWS)
     if count <= 1 or not plan.input.key_names:
         return step(view, arriving, alone)
-    owner = _share_of(plan, arriving, count)
-    moved = []
+    owner, moved = _share_of(plan, arriving, count), []
     for number in range(count):
-        here = owner == number
-        rows = arriving.filter(pa.array(here))
-        moved.append(step(_Shared(plan, view, number, count), rows, None if alone is None else alone[here]))
-    return _together(moved)
+        here, chosen = owner == number, partial(_of_share, plan, count, number)
+        state = {spec.name: PartialTable(view[spec.name], chosen) for spec in plan.tables}
+        moved.append(step(state, arriving.filter(pa.array(here)), None if alone is None else alone[here]))
+    names = dict.fromkeys(name for transition in moved for name in transition.changes)
+    changes = {name: _joined([each.changes[name] for each in moved if name in each.changes]) for name in names}
+    return joined_steps(changes, moved)
 
 
 def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
@@ -343,69 +349,16 @@ def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
     return (key_hash(rows.select(plan.input.key_names)) % count).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """State with the rows of one share of ``count`` only, where they are scanned."""
-
-    plan: GroupTables
-    view: StateView
-    number: int
-    count: int
-
-    def __getitem__(self, table: str, /) -> TableView:
-        return _SharedTable(self, self.view[table])
-
-
-@dataclass(frozen=True)
-class _SharedTable:
-    shared: _Shared
-    table: TableView
-
-    @property
-    def expired(self) -> int | None:
-        return self.table.expired
-
-    def lookup(self, keys: pa.Table) -> Lookup:
-        return self.table.lookup(keys)
-
-    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
-        shared = self.shared
-        for rows in self.table.scan(keys, reverse=reverse, folded=folded):
-            yield rows.filter(pa.array(_share_of(shared.plan, rows, shared.count) == shared.number))
-
-    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
-        return self.table.ranges(prefixes, lower, upper)
-
-
-def _together(moved: Sequence[Transition]) -> Transition:
-    """The transitions of shares as one."""
-    rejected = [transition.rejected for transition in moved if transition.rejected is not None]
-    return Transition(
-        {
-            name: _joined([transition.changes[name] for transition in moved if name in transition.changes])
-            for name in _names(moved)
-        },
-        pa.concat_tables([transition.panes for transition in moved]),
-        total([transition.counters for transition in moved]),
-        pa.concat_tables(rejected) if rejected else None,
-    )
-
-
-def _names(moved: Sequence[Transition]) -> list[str]:
-    return list(dict.fromkeys(name for transition in moved for name in transition.changes))
+def _of_share(plan: GroupTables, count: int, number: int, rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array(_share_of(plan, rows, count) == number))
 
 
 def _joined(parts: Sequence[TableChanges]) -> TableChanges:
     return TableChanges(
-        _rows([changes.delete for changes in parts]),
-        _rows([changes.put for changes in parts]),
-        _rows([changes.merge for changes in parts]),
+        one_table(changes.delete for changes in parts),
+        one_table(changes.put for changes in parts),
+        one_table(changes.merge for changes in parts),
     )
-
-
-def _rows(parts: Sequence[pa.Table | None]) -> pa.Table | None:
-    there = [rows for rows in parts if rows is not None]
-    return pa.concat_tables(there) if there else None
 
 
 def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
@@ -457,7 +410,7 @@ def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
     if plan.lazy and plan.sessions:
         bounds[PARTS] = over_at(plan, context.watermark)
     elif plan.lazy:
-        bounds[PARTS] = last if context.watermark == END_US else plan.slices.oldest_slice_after(context.watermark)
+        bounds[PARTS] = plan.last_needless_slice(context.watermark)
         if plan.coarse_slices and plan.orderless:
             bounds[COARSE] = min(last, bounds[PARTS] + plan.coarse_slices * plan.slices.slice - 1)
     return bounds

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,14 @@ from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
 from tidestate.operators.windows.offsets import OFFSETS
+from tidestate.operators.windows.partial_view import PartialTable
 from tidestate.operators.windows.slice_previews import waiting_windows, windows_ending, windows_wait
 from tidestate.operators.windows.tables import GroupTables, column_numbers
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
-from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.keyhash import partition_of
-from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
-from tidestate.statestore.spec.store import StateView, TableView
+from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
 _FAR = 2**62
@@ -220,36 +221,25 @@ def overlapping(rows: pa.Table, asked: Asked) -> pa.Table:
     return rows if inside.all() else rows.filter(pa.array(inside))
 
 
-class _TableOfKeys(TableView):
-    """The rows of a table whose columns have these values."""
-
-    def __init__(self, below: TableView, spec: TableSpec, keys: Mapping[str, pa.Scalar]) -> None:
-        self._below, self._keys = below, keys
-        lead = [name for place, name in enumerate(spec.key_names) if set(spec.key_names[: place + 1]) <= set(keys)]
-        self._prefix = tuple(keys[name].as_py() for name in lead)
-
-    @property
-    def expired(self) -> int | None:
-        return self._below.expired
-
-    def lookup(self, keys: pa.Table) -> Lookup:
-        return self._below.lookup(keys)
-
-    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
-        return self._below.ranges(prefixes, lower, upper)
-
-    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
-        if self._prefix and keys.whole:
-            keys = key_range(prefix=self._prefix)
-        for rows in self._below.scan(keys, reverse=reverse, folded=folded):
-            for name, value in self._keys.items():
-                rows = rows.filter(pc.equal(rows[name], value))
-            yield rows
-
-
 def with_keys(view: StateView, specs: tuple[TableSpec, ...], keys: Mapping[str, pa.Scalar]) -> StateView:
     """The state of windows that have these values in their keys, as scans see it. Tables without these columns are
     left out.
     """
-    of = {spec.name: spec for spec in specs if set(keys) <= set(spec.schema.names)}
-    return {name: _TableOfKeys(view[name], spec, keys) for name, spec in of.items()}
+    return {
+        spec.name: PartialTable(view[spec.name], partial(rows_with, keys), _leading(spec, keys))
+        for spec in specs
+        if set(keys) <= set(spec.schema.names)
+    }
+
+
+def rows_with(values: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.Table:
+    """The rows that have these values in the columns of these names."""
+    for name, value in values.items():
+        rows = rows.filter(pc.equal(rows[name], value))
+    return rows
+
+
+def _leading(spec: TableSpec, keys: Mapping[str, pa.Scalar]) -> tuple[Any, ...]:
+    """The values of the first columns of a table's key, as far as they are given."""
+    given = takewhile(keys.__contains__, spec.key_names)
+    return tuple(keys[name].as_py() for name in given)

@@ -62,7 +62,7 @@ from tidestate.operators.windows.names import (
 )
 from tidestate.operators.windows.shown import PaneCondition
 from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
-from tidestate.statestore.arrays import Flags, Numbers, Values, constant
+from tidestate.statestore.arrays import Flags, Numbers, Values, constant, flags_at
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.lists import flat
@@ -97,9 +97,7 @@ class Gathered:
     @property
     def touched(self) -> Flags:
         """Which groups have arrivals in this step. Of shape ``(groups,)``."""
-        touched = np.zeros(self.groups.num_rows, bool)
-        touched[self.owner] = True
-        return touched
+        return flags_at(self.groups.num_rows, self.owner)
 
 
 @dataclass(frozen=True)
@@ -139,13 +137,6 @@ def column_numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
 def trigger_finished(groups: pa.Table) -> Flags:
     """Groups whose composite trigger has finished: they accept no more elements."""
     return column_numbers(groups, CLOSED) > 0
-
-
-def int_bounds(rows: pa.Table) -> pa.Table:
-    """``rows`` with window bounds as int64."""
-    for name in (START, END):
-        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.int64()))
-    return rows
 
 
 def equal(now: Values, then: Values) -> Flags:
@@ -361,6 +352,11 @@ class GroupTables(WindowedPlan):
         """The kind of window, of those that have parts: sliding, or tumbling."""
         return of_type(self.kind, Sliding)
 
+    @property
+    def rolls(self) -> Rolling:
+        """The kind of window, of rolling ones."""
+        return of_type(self.kind, Rolling)
+
     @cached_property
     def observers(self) -> tuple[Observer, ...]:  # type: ignore[override]
         """Windows of offsets take one origin."""
@@ -391,6 +387,22 @@ class GroupTables(WindowedPlan):
     def group_keys(self) -> list[str]:
         """Names of the key columns in tables."""
         return [column.name for column in self.key_columns]
+
+    def keys_of(self, rows: pa.Table) -> list[Values]:
+        """The key columns of tables, for rows of the input."""
+        return [rows[name] for name in self.input.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+
+    def keyed(self, rows: pa.Table) -> pa.Table:
+        """Rows of the input, or of a table, with the constant that is the key where the stream has none."""
+        if self.input.key_names or NO_KEY in rows.column_names:
+            return rows
+        return rows.append_column(NO_KEY, self.keys_of(rows)[0])
+
+    def counted_parts(self, parts: pa.Table) -> pa.Table:
+        """Parts, or what is combined of them, with the number of their events: at least one."""
+        if ELEMENTS in parts.column_names:
+            return parts
+        return parts.append_column(ELEMENTS, pa.array(np.maximum(column_numbers(parts, self.counted_by), 1)))
 
     @property
     def identity(self) -> list[str]:
@@ -459,6 +471,12 @@ class GroupTables(WindowedPlan):
         role = SLICE_END if self.rolling or not self.slices.tumbles else END
         key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
         return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
+
+    def last_needless_slice(self, watermark: int) -> int:
+        """Slices that end at or before this are in no window that is due after ``watermark``."""
+        if watermark == BEGINNING_US:
+            return watermark
+        return END_US - 1 if watermark == END_US else self.slices.oldest_slice_after(watermark)
 
     @cached_property
     def coarse_slices(self) -> int:

@@ -161,6 +161,20 @@ def lasts(numbers: Numbers, count: int) -> Numbers:
     return places
 
 
+def each_once(rows: pa.Table) -> pa.Table:
+    """The first of each of the rows that are equal in all columns."""
+    return rows.take(pa.array(firsts(*ranks(rows))))
+
+
+def among(rows: pa.Table, others: pa.Table, names: Sequence[str]) -> Flags:
+    """Which of ``rows`` agree with one of ``others`` in these columns. Shape ``(rows,)``."""
+    if not rows.num_rows or not others.num_rows:
+        return np.zeros(rows.num_rows, bool)
+    (of_rows, of_others), count = shared_ranks([table.select(names) for table in (rows, others)])
+    found: Flags = (lasts(of_others, count) >= 0)[of_rows]
+    return found
+
+
 def taken(rows: pa.Table, places: Numbers) -> pa.Table:
     """The rows at ``places``, nulls where that is negative; they themselves where it is all of them as they are."""
     if len(places) == rows.num_rows and np.array_equal(places, np.arange(len(places))):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance, Advanced, advance, lifetimes
@@ -25,16 +27,34 @@ def table(rows: list[Row]) -> pa.Table:
     return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["shape", "start", "end"])
 
 
+@dataclass(frozen=True)
+class WithCtis(Advanced):
+    """Also the CTIs, each with the row that it comes after; -1 is before the first."""
+
+    ctis: list[tuple[int, int]]
+
+
 def run(
     settings: AdvanceTime, rows: list[Row], state: Advance | None = None, imported: int = BEGINNING_US
-) -> Advanced:
-    return advance(
-        settings, state or Advance(), lifetimes(table(rows), "start", "end", shape_column="shape"), imported
-    )
+) -> WithCtis:
+    before = state or Advance()
+    together = _advanced(settings, rows, before, imported)
+    ctis = list[tuple[int, int]]()
+    # Row by row, as a batch does not say where in it they are; it must come to the same.
+    for number, piece in enumerate([[], *([row] for row in rows)], -1):
+        after = _advanced(settings, piece, before, imported).state
+        ctis += [(number, after.cti_us)] if after.cti_us > before.cti_us else []
+        before = after
+    assert msgspec.structs.asdict(before) == msgspec.structs.asdict(together.state)
+    return WithCtis(**vars(together), ctis=ctis)
 
 
-def ctis(found: Advanced) -> list[tuple[int, int]]:
-    return list(zip(found.cti_rows.tolist(), found.cti_us.tolist(), strict=True))
+def _advanced(settings: AdvanceTime, rows: list[Row], state: Advance, imported: int) -> Advanced:
+    return advance(settings, state, lifetimes(table(rows), "start", "end", shape_column="shape"), imported)
+
+
+def ctis(found: WithCtis) -> list[tuple[int, int]]:
+    return found.ctis
 
 
 def generation(every: Any, delay: str = "0 seconds", *, final: bool = False) -> Generation:

@@ -189,7 +189,7 @@ def facts(graph: Graph, pieces: list[Classified], rows: pa.Table) -> dict[str, o
         "counters": {name: many for name, many in total([piece.counters for piece in pieces]).items() if many},
         "reports": {name: report for name, report in claims.reports.items() if report.rows or not graph.single},
         "present": {name: report for name, report in claims.rejected.items() if report.rows},
-        "newest": max([piece.max_event_us for piece in pieces if piece.max_event_us is not None], default=None),
+        "newest": max([us for piece in pieces if (us := piece.claims.newest_us) is not None], default=None),
         "peak": max([peak.time_us for peak in peaks], default=None),
         "least": min([peak.least_us for peak in peaks], default=None),
         "partitions": sorted({number for piece in pieces for number, _ in piece.partials.counts}),

@@ -29,14 +29,22 @@ from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.gather import fresh_groups
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
-from tidestate.operators.windows.messages.tables import MessageWindows, known_as_rejected, with_key
+from tidestate.operators.windows.messages.tables import MessageWindows, known_as_rejected
 from tidestate.operators.windows.messages.window_metadata import get_sessions, get_windows
-from tidestate.operators.windows.names import ELEMENTS, END, ENDS, GROUPS, NO_KEY, PARTS, SLICE_END, START
+from tidestate.operators.windows.names import ELEMENTS, END, ENDS, GROUPS, PARTS, SLICE_END, START
+from tidestate.operators.windows.sessions import holding_window
 from tidestate.operators.windows.slice_previews import windows_wait
-from tidestate.operators.windows.stored_windows import Asked, asked_for, stored_groups, with_keys
+from tidestate.operators.windows.stored_windows import (
+    Asked,
+    asked_for,
+    overlapping,
+    rows_with,
+    stored_groups,
+    with_keys,
+)
 from tidestate.operators.windows.tables import GroupTables, column_numbers, with_columns
 from tidestate.operators.windows.tracked import TOLD, TrackedOffsets
-from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.reads import get_messages
@@ -44,7 +52,7 @@ from tidestate.statestore.messages.retire import retire
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
-from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import each_once
 
 _MOST = 2**63 - 1
 
@@ -208,21 +216,11 @@ def _windows(plan: GroupTables, view: StateView, watermark: int, asked: Asked) -
     """Key and bounds of the stored windows that overlap what is asked for, each once: by their state, or by metadata
     alone.
     """
-    names = [*plan.group_keys, START, END]
-    schema = pa.schema([plan.whole.schema.field(name) for name in names])
-    found = [rows.select(names).cast(schema) for rows in stored_groups(plan, view, watermark, asked)]
+    found = [plan.bare.no_rows, *map(plan.bare.conform, stored_groups(plan, view, watermark, asked))]
     if isinstance(plan, MessageWindows):
         below = with_keys(view, plan.tables, asked.keys) if asked.keys else view
-        scanned = below[plan.metadata.windows.name].scan()
-        found += [with_key(plan, rows, names).cast(schema) for rows in scanned]
-    rows = pa.concat_tables([schema.empty_table(), *found])
-    inside = np.ones(rows.num_rows, bool)
-    if asked.start is not None:
-        inside &= column_numbers(rows, END) > asked.start
-    if asked.end is not None:
-        inside &= column_numbers(rows, START) <= asked.end
-    rows = rows.filter(pa.array(inside))
-    return rows.take(pa.array(firsts(*ranks(rows))))
+        found += [plan.bare.conform(plan.keyed(rows)) for rows in below[plan.metadata.windows.name].scan()]
+    return each_once(overlapping(pa.concat_tables(found), asked))
 
 
 def _removed(
@@ -274,23 +272,21 @@ def _without(plan: GroupTables, view: StateView, watermark: int, windows: pa.Tab
             waiting = ahead.append_column(SLICE_END, ahead[END])
             changes[PARTS] = TableChanges(delete=plan.parts.conform_keys(waiting))
         return changes
-    groups = view[GROUPS].ranges(_keys(plan, windows)).rows
-    groups = groups.filter(pa.array(_held(windows, groups, plan.group_keys, column_numbers(groups, START))))
+    groups = view[GROUPS].ranges(each_once(windows.select(plan.group_keys))).rows
+    groups = groups.filter(
+        pa.array(holding_window(plan.group_keys, windows, groups, column_numbers(groups, START)) >= 0)
+    )
     changes = {
         GROUPS: TableChanges(delete=plan.groups.conform_keys(groups)),
         ENDS: TableChanges(delete=plan.ends.conform_keys(groups)),
     }
     if plan.in_cells:
         parts = pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()])
-        parts = parts.filter(pa.array(_held(windows, parts, plan.group_keys, column_numbers(parts, START))))
+        parts = parts.filter(
+            pa.array(holding_window(plan.group_keys, windows, parts, column_numbers(parts, START)) >= 0)
+        )
         changes[PARTS] = TableChanges(delete=plan.parts.conform_keys(parts))
     return changes
-
-
-def _keys(plan: GroupTables, windows: pa.Table) -> pa.Table:
-    """The keys of these windows, each once."""
-    keys = windows.select(plan.group_keys)
-    return keys.take(pa.array(firsts(*ranks(keys))))
 
 
 def _without_metadata(plan: GroupTables, view: StateView, windows: pa.Table) -> ChangeSet:
@@ -298,7 +294,7 @@ def _without_metadata(plan: GroupTables, view: StateView, windows: pa.Table) -> 
     if not isinstance(plan, MessageWindows):
         return {}
     tables, names = plan.metadata, plan.metadata.windows.key_names
-    rows = with_key(plan, windows, [*plan.group_keys, START, END])
+    rows = plan.keyed(windows).select([*plan.group_keys, START, END])
     changes = {tables.windows.name: TableChanges(delete=tables.windows.conform_keys(rows))}
     if tables.sessions:
         changes[tables.ends.name] = TableChanges(delete=tables.ends.conform_keys(rows))
@@ -315,20 +311,19 @@ def _retire_messages(
     neither a replay nor a rebuild brings them back; reprocessed, they take part again.
     """
     tables = expect(plan.messages, "messages are retired where they are kept")
-    found = get_messages(tables, state, (start,), (end - 1,))
-    for name, value in keys.items():
-        found = found.filter(pc.equal(found[name], value))
-    rows = found if NO_KEY not in plan.group_keys else with_key(plan, found, [*found.column_names, NO_KEY])
+    found = rows_with(keys, get_messages(tables, state, (start,), (end - 1,)))
+    rows = plan.keyed(found)
     if plan.metadata.sessions:
-        asked = _keys(plan, rows)
+        asked = each_once(rows.select(plan.group_keys))
         bounds = [pa.array(np.full(asked.num_rows, bound)) for bound in (start, end)]
         windows = get_sessions(
             plan.metadata, state, asked.append_column("start", bounds[0]).append_column("end", bounds[1])
         ).rows
     else:
         windows = get_windows(plan.metadata, state, start, end)
-    held = _held(windows, rows, plan.group_keys, column_numbers(rows, tables.position))
-    gone = found.filter(pa.array(~held))
+    gone = found.filter(
+        pa.array(holding_window(plan.group_keys, windows, rows, column_numbers(rows, tables.position)) < 0)
+    )
     if gone.num_rows:
         context = Context.between(watermark, watermark)
         times = gone[tables.position].cast(pa.int64())
@@ -336,28 +331,6 @@ def _retire_messages(
         state.apply({plan.identities.seen.name: known})
         state.apply(retire(tables, state, gone))
     return gone.num_rows
-
-
-def _held(windows: pa.Table, rows: pa.Table, names: list[str], places: Numbers) -> Flags:
-    """Which of the rows lie, by their ``places``, within one of these windows of their key.
-
-    Windows and rows are sorted by key and place; the latest end so far of a key is then a running maximum. As each
-    key begins at 0 again, ends are counted in ranks, and those of a key lie above those of all keys before it.
-    """
-    if not windows.num_rows or not rows.num_rows:
-        return np.zeros(rows.num_rows, bool)
-    (of_windows, of_rows), _ = shared_ranks([windows.select(names), rows.select(names)])
-    ends, rank = np.unique(column_numbers(windows, END), return_inverse=True)
-    key = np.concatenate([of_windows, of_rows]).astype(np.int64)
-    place = np.concatenate([column_numbers(windows, START), places])
-    sequence = np.lexsort((np.arange(len(key)) >= windows.num_rows, place, key))
-    base = key * (len(ends) + 1)
-    reach = base + np.append(rank + 1, np.zeros(rows.num_rows, np.int64))
-    latest = np.empty(len(key), np.int64)
-    latest[sequence] = np.maximum.accumulate(reach[sequence])
-    nth = (latest - base)[windows.num_rows :]
-    held: Flags = (nth > 0) & (ends[nth - 1] > places)
-    return held
 
 
 def put_window(
@@ -473,14 +446,7 @@ def _stored(plan: GroupTables, view: StateView, watermark: int, window_id: Windo
     """
     asked = Asked(window_id.start, window_id.start if window_id.end is None else window_id.end - 1, window_id.keys)
     found = [plan.as_whole(plan.groups.conform(rows)) for rows in stored_groups(plan, view, watermark, asked)]
-    rows = pa.concat_tables([plan.whole.schema.empty_table(), *found])
-    for name, value in window_id.keys.items():
-        rows = rows.filter(pc.equal(rows[name], value))
-    if plan.sessions:
-        last = window_id.start if window_id.end is None else window_id.end - 1
-        rows = rows.filter(
-            pa.array((column_numbers(rows, END) > window_id.start) & (column_numbers(rows, START) <= last))
-        )
+    rows = rows_with(window_id.keys, overlapping(pa.concat_tables([plan.whole.no_rows, *found]), asked))
     same = _exact(rows, window_id)
     if same.num_rows > 1 or (plan.sessions and rows.num_rows > same.num_rows):
         raise UsageError(
@@ -522,11 +488,9 @@ def _new_window(
     columns: dict[str, pa.Array] = {START: pa.array([window_id.start]), END: pa.array([window_id.end])}
     columns |= {name: pa.array([value.as_py()], value.type) for name, value in window_id.keys.items()}
     columns |= {ELEMENTS: pa.array([content.events])}
-    if NO_KEY in plan.group_keys:
-        columns[NO_KEY] = pa.array(np.zeros(1, np.int8))
-    kinds = plan.arriving.schema
+    row, kinds = plan.keyed(pa.table(columns)), plan.arriving.schema
     arriving = pa.table(
-        [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(1, one.type) for one in kinds],
+        [row[one.name].cast(one.type) if one.name in row.column_names else pa.nulls(1, one.type) for one in kinds],
         schema=kinds,
     )
     return fresh_groups(plan, arriving, Context.between(watermark, watermark, now_us, now_us))

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
-from tidestate.operators.windows.messages.window_metadata import ending, get_sessions, windows_expiry
+from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows
+from tidestate.operators.windows.messages.window_metadata import ended_sessions, get_sessions, windows_expiry
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound
@@ -34,7 +34,7 @@ def forget_passed(plan: MessageWindows, state: OverlayView, context: Context) ->
     was, bound = plan.forgotten_at(state, context.watermark_before), plan.needless_at(over)
     lost_too = False
     if plan.sessions and plan.messages is not None:
-        ended = ending(plan.metadata, state, None, over)
+        ended = ended_sessions(plan.metadata, state, over)
         if ended.num_rows:
             state.apply(_retired(plan, plan.messages, state, ended))
             lost_too = plan.loss is not None and plan.messages.counts_sizes
@@ -119,7 +119,7 @@ def _retired(plan: MessageWindows, tables: MessageTables, state: StateView, ende
     rows = messages_for(tables, state, pa.table(asked)).rows
     if not plan.in_cells and plan.rule == "window" and rows.num_rows:
         at = rows[tables.position].cast(pa.int64())
-        asked_for = with_key(plan, rows, plan.group_keys).append_column("start", at)
+        asked_for = plan.keyed(rows).select(plan.group_keys).append_column("start", at)
         holding = get_sessions(plan.metadata, state, asked_for.append_column("end", pc.add(at, 1)))
         later = holding.rows[END].cast(pa.int64()).to_numpy() > int(pc.max(ended[END].cast(pa.int64())).as_py())
         rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), np.asarray(holding.request_index)[later])))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, Read, with_key
+from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, Read
 from tidestate.operators.windows.names import COUNTED, END, START
 from tidestate.operators.windows.tables import column_numbers
 from tidestate.statestore.errors import of_type
@@ -56,7 +56,7 @@ def _forget_messages(
         state.apply({tables.marks.name: marks.changed_to(tables, Marks(marks.newest, bound))})
     rows = pa.concat_tables(found)
     rows = rows.filter(pc.less_equal(rows[OFFSET], bound))
-    total = pc.fill_null(state[COUNTED].lookup(with_key(plan, rows, plan.group_keys)).rows["count"], 0)
+    total = pc.fill_null(state[COUNTED].lookup(plan.keyed(rows).select(plan.group_keys)).rows["count"], 0)
     last = column_numbers(rows, NUMBER) // kind.step * kind.step
     needless = last + kind.count <= np.asarray(total)
     state.apply(retire(tables, state, rows.filter(pa.array(needless))))

@@ -32,15 +32,14 @@ from tidestate.operators.windows.messages.tables import (
     message_times,
     now_of,
 )
-from tidestate.statestore.arrays import Counters, Flags, Numbers, Times, total
+from tidestate.statestore.arrays import Counters, Flags, Numbers, Times, one_table, total
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.retention import Marks, read_marks
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
-from tidestate.statestore.table.sorting import lasts, shared_ranks
+from tidestate.statestore.table.sorting import among
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,8 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
     _remember_verdict(plan, state, new, accepted, context)
     times = accepted[plan.input.event_time].cast(pa.int64()).to_numpy()
     rows = plan.window_rows(accepted, times, context) if accepted.num_rows else plan.taken.schema.empty_table()
-    ledgers = [rows for rows in (refused, rejected) if rows is not None]
-    if gone.num_rows:
-        ledgers.append(plan.ledger(gone, BEYOND_RETENTION, watermark))
-    return NewMessages(
-        accepted, rows, pa.concat_tables(ledgers) if ledgers else None, total([classes, reasons, counters])
-    )
+    old = plan.ledger(gone, BEYOND_RETENTION, watermark) if gone.num_rows else None
+    return NewMessages(accepted, rows, one_table([refused, rejected, old]), total([classes, reasons, counters]))
 
 
 def _refused_first(
@@ -144,9 +139,9 @@ def _remember_verdict(
         state.apply(_take_part(plan, state, accepted, context))
     elif accepted.num_rows < events.num_rows:
         new = plan.known_by.of(events)
-        (of_new, of_kept), count = shared_ranks([new, plan.known_by.of(accepted)])
+        was_rejected = ~among(new, plan.known_by.of(accepted), new.column_names)
         new = new.append_column("start", pa.array(message_times(plan, events, context)[0]))
-        rejected = new.filter(pa.array(lasts(of_kept, count)[of_new] < 0))
+        rejected = new.filter(pa.array(was_rejected))
         changed = known_as_rejected(plan, state, rejected, rejected["start"], context)
         state.apply({plan.identities.seen.name: changed})
 
@@ -249,10 +244,7 @@ def _open_windows(plan: MessageWindows, events: pa.Table, context: Context) -> t
     """Pairs of events and windows that take them when they are reprocessed: indices of events, starts and ends."""
     times = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     closed = None if context.watermark_before == BEGINNING_US else plan.refused_at(context.watermark_before)
-    first, counts = sliding_windows(plan.slices, times, events, closed)
-    index = np.repeat(np.arange(len(times)), counts)
-    ends = first[index] + places_within(counts) * plan.slices.slide
-    return index, ends - plan.slices.size, ends
+    return plan.slices.pairs(*sliding_windows(plan.slices, times, events, closed))
 
 
 def _for_windows(events: pa.Table, starts: Times) -> pa.Table:

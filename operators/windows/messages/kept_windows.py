@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.reading import read_windows
-from tidestate.operators.windows.messages.tables import MessageWindows, with_key
+from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import END, GROUPS, START
 from tidestate.operators.windows.offsets import nested_offsets, offsets_type
 from tidestate.operators.windows.slice_previews import windows_wait
@@ -72,7 +72,7 @@ def sorted_windows(plan: GroupTables, asked: Asked, rows: Iterable[pa.Table]) ->
 def _with_offsets(plan: MessageWindows, view: StateView, rows: pa.Table, asked: Asked) -> pa.Table:
     """``rows`` with what metadata has of their windows: the number of messages, and offsets."""
     spec, count = plan.metadata.windows, answer_schema(plan, asked).names[-2]
-    keys = with_key(plan, rows, spec.key_names)
+    keys = plan.keyed(rows).select(spec.key_names)
     if not plan.in_order:  # metadata counts those that are held
         known = view[spec.name].lookup(keys).rows["count"]
         rows = rows.set_column(rows.column_names.index(count), count, pc.fill_null(known, rows[count]))
@@ -99,7 +99,7 @@ def _by_metadata(plan: MessageWindows, view: StateView, watermark_us: int | None
         rows = overlapping(metadata, asked)
         passed = column_numbers(rows, END) <= (BEGINNING_US if bound is None else bound)
         rows = rows.filter(pa.array(passed))
-        stored = view[GROUPS].lookup(with_key(plan, rows, plan.groups.key_names)).found
+        stored = view[GROUPS].lookup(plan.keyed(rows).select(plan.groups.key_names)).found
         rows = rows.filter(pc.invert(stored))
         if rows.num_rows:
             none = np.zeros(rows.num_rows, np.int64)

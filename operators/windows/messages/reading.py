@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, with_key
+from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.tables import column_numbers
 from tidestate.statestore.arrays import Flags, Numbers, Values
@@ -18,7 +18,7 @@ from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.sorting import lasts, shared_ranks
+from tidestate.statestore.table.sorting import among
 
 READ_AT_ONCE = 1_000_000
 """The messages of windows that are read together, or those of a single one."""
@@ -74,7 +74,7 @@ def incomplete_panes(plan: MessageWindows, view: StateView, panes: pa.Table) -> 
     if not plan.reads_messages:
         return 0
     spec, emitted = plan.metadata.windows, panes.filter(pc.equal(panes["kind"].cast(pa.string()), "emit"))
-    known = view[spec.name].lookup(with_key(plan, emitted, spec.key_names))
+    known = view[spec.name].lookup(plan.keyed(emitted).select(spec.key_names))
     windows = known.rows.filter(known.found)
     return sum(int(np.count_nonzero(lacking(plan, view, portion))) for portion in in_portions(windows))
 
@@ -87,7 +87,7 @@ def lacking(plan: MessageWindows, view: StateView, windows: pa.Table) -> Flags:
 
 def stored_in(plan: MessageWindows, view: StateView, windows: pa.Table) -> Numbers:
     """How many messages are stored within each of these windows, rows of the metadata."""
-    read = read_windows(plan, view, with_key(plan, windows, [*plan.group_keys, START, END]))
+    read = read_windows(plan, view, plan.keyed(windows).select([*plan.group_keys, START, END]))
     return np.bincount(read.request_index, minlength=windows.num_rows)
 
 
@@ -108,7 +108,8 @@ def _without_refused(plan: MessageWindows, state: StateView, windows: pa.Table, 
     refused = state[spec.name].ranges(windows.select(spec.key_names[: -len(names)]))
     if not refused.rows.num_rows:
         return found
-    pairs = [one.rows.select(names).append_column("window", pa.array(one.request_index)) for one in (refused, found)]
-    (of_refused, of_found), count = shared_ranks(pairs)
-    keep = pa.array(lasts(of_refused, count)[of_found] < 0)
+    of_found, of_refused = (
+        read.rows.select(names).append_column("window", pa.array(read.request_index)) for read in (found, refused)
+    )
+    keep = pa.array(~among(of_found, of_refused, [*names, "window"]))
     return Ranges(found.request_index.filter(keep), found.rows.filter(keep))

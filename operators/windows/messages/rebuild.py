@@ -29,14 +29,14 @@ from tidestate.operators.windows.messages.reading import (
     stored_in,
 )
 from tidestate.operators.windows.messages.record import between_windows, message_windows
-from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
+from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, PENDING, START
+from tidestate.operators.windows.step import EARLY, LATE, panes_by_timing, timing_masks
 from tidestate.operators.windows.tables import (
     chosen,
     column_numbers,
     equal,
-    retractions,
     trigger_finished,
     with_columns,
 )
@@ -143,7 +143,7 @@ def _corrected(
     pane was due and hidden: the groups after another pane, the panes, and their counters.
     """
     for portion in in_portions(windows):
-        stored = state[GROUPS].lookup(with_key(plan, portion, plan.groups.key_names))
+        stored = state[GROUPS].lookup(plan.keyed(portion).select(plan.groups.key_names))
         due = pc.and_(stored.found, _was_due(plan, stored.rows, context))
         groups, metadata = plan.as_whole(stored.rows.filter(due)), portion.filter(due)
         whole = stored_in(plan, state, metadata) == column_numbers(metadata, "count")
@@ -176,19 +176,15 @@ def _panes(
     plan: MessageWindows, groups: pa.Table, values: pa.Table, holds: Flags, context: Context
 ) -> tuple[pa.Table, dict[str, int]]:
     """Retractions of panes that stand, and the next pane of each group that ``holds``; and their counters."""
-    ends, stands = column_numbers(groups, END), column_numbers(groups, EMITTED) > 0
+    ends = column_numbers(groups, END)
     last = (ends <= plan.closed_at(context.watermark)) & (context.watermark != BEGINNING_US)
-    retracted, emitted, counters = [], [], {}
-    for timing, mask in (("late", ends <= context.watermark_before), ("early", ends > context.watermark_before)):
-        if plan.mode == "retracting":
-            retracted.append(retractions(plan, groups.filter(pa.array(mask & stands)), timing))
-        where = pa.array(mask & holds)
-        rows = groups.filter(where)
-        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last[mask & holds]))
-        counters[f"panes_{timing}"] = rows.num_rows
+    timings = np.where(ends <= context.watermark_before, LATE, EARLY)
+    fired = timings * holds
+    retracted, emitted = panes_by_timing(plan, groups, values, fired, timings * ~holds, last)
+    counters = {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in timing_masks(fired)}
     counters["retractions"] = sum(rows.num_rows for rows in retracted)
     counters["hidden"] = int(np.count_nonzero(~holds))
-    return pa.concat_tables([*retracted, *emitted]), counters
+    return pa.concat_tables([plan.pane_schema.empty_table(), *retracted, *emitted]), counters
 
 
 def _after(plan: MessageWindows, groups: pa.Table, values: pa.Table, holds: Flags) -> pa.Table:

@@ -13,21 +13,21 @@ from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, open_to, sliding_windows
-from tidestate.operators.windows.counting import number, windows_of_numbers
+from tidestate.operators.windows.counting import message_number, windows_of_numbers
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, batch_of, known_as_rejected
 from tidestate.operators.windows.messages.window_metadata import add_messages, extend
-from tidestate.operators.windows.names import COUNTED, END, EVENT, NO_KEY, START
+from tidestate.operators.windows.names import COUNTED, END, EVENT, START
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.operators.windows.tables import column_numbers, int_bounds
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.operators.windows.tables import column_numbers
+from tidestate.statestore.arrays import Flags, Numbers, flags_at, one_table
 from tidestate.statestore.errors import expect, of_type
 from tidestate.statestore.messages.retention import tally
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.lists import places_within, struct_fields
+from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+from tidestate.statestore.table.sorting import among, firsts, ranks
 
 Pairs: TypeAlias = tuple[Numbers, Numbers, Numbers]
 """Indices of messages, starts and ends of windows."""
@@ -67,8 +67,7 @@ def record_taken(
     if rejected is not None:
         out = _are_rejected(plan, plan.known_by.of(events).take(pa.array(index)), starts, rejected)
     taken, refused = (index[~out], starts[~out], ends[~out]), None
-    kept = np.zeros(events.num_rows, bool)
-    kept[index[~out]] = True
+    kept = flags_at(events.num_rows, index[~out])
     if plan.metadata.refuses:
         both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, context), strict=True)
         places, begins, over = (np.concatenate(pair) for pair in both)
@@ -100,7 +99,7 @@ def _recorded(
         index, starts, ends = refused
         batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
         put = plan.metadata.refused.conform(batch if kept is None else batch.filter(pa.array(kept[index])))
-        changes[plan.metadata.refused.name] = TableChanges(pa.concat_tables(again) if again else None, put)
+        changes[plan.metadata.refused.name] = TableChanges(one_table(again), put)
     return changes
 
 
@@ -133,10 +132,7 @@ def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, 
         return nothing, nothing, nothing
     kind, expired = of_type(plan.kind, Sliding), view[plan.metadata.refused.name].expired
     low = None if expired is None else expired + kind.size
-    first, counts = sliding_windows(kind, times, accepted, low, plan.closed_at(context.watermark_before))
-    index = np.repeat(np.arange(len(times)), counts)
-    ends = first[index] + places_within(counts) * kind.slide
-    return index, ends - kind.size, ends
+    return kind.pairs(*sliding_windows(kind, times, accepted, low, plan.closed_at(context.watermark_before)))
 
 
 def _are_rejected(plan: MessageWindows, identities: pa.Table, starts: Numbers, rejected: pa.Table) -> Flags:
@@ -145,9 +141,7 @@ def _are_rejected(plan: MessageWindows, identities: pa.Table, starts: Numbers, r
     if not plan.sessions:
         gone = gone.append_column(START, rejected[START].cast(pa.int64()))
         identities = identities.append_column(START, pa.array(starts))
-    (of_gone, of_pairs), count = shared_ranks([gone, identities])
-    rejects: Flags = lasts(of_gone, count)[of_pairs] >= 0
-    return rejects
+    return among(identities, gone, gone.column_names)
 
 
 def _together(plan: MessageWindows, parts: list[ChangeSet]) -> ChangeSet:
@@ -192,13 +186,10 @@ def message_windows(
 
 def _numbers(plan: MessageWindows, view: StateView, accepted: pa.Table) -> Numbers:
     """Which of its key each message is, as the step will number it."""
-    keys = plan.group_keys
-    if not plan.input.key_names:
-        accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(accepted.num_rows, np.int8)))
-    asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
-    before = view[COUNTED].lookup(asked).rows
-    before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))
-    return number(keys, accepted, before)
+    keys = plan.keyed(accepted).select(plan.group_keys)
+    owner, count = ranks(keys)
+    before = view[COUNTED].lookup(keys.take(pa.array(firsts(owner, count)))).rows["count"]
+    return message_number(owner, pc.fill_null(before, 0).to_numpy())
 
 
 def _messages(
@@ -239,7 +230,7 @@ def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, context: C
     if context.watermark_before != BEGINNING_US and not plan.reprocessing:
         stored = open_to(plan, stored, context.watermark_before)
     bounds = [rows.select([*keys, START, END]) for rows in (stored, batch)]
-    merged = merge_sessions(keys, int_bounds(pa.concat_tables(bounds)))
+    merged = merge_sessions(keys, pa.concat_tables(bounds))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows
     for name in (START, END):

@@ -23,7 +23,7 @@ from tidestate.operators.windows.messages.record import record, record_between
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import END, GROUPS
 from tidestate.operators.windows.step import window_expiry
-from tidestate.statestore.arrays import total
+from tidestate.statestore.arrays import one_table, total
 from tidestate.statestore.spec.changes import ChangeSet, Ranges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
@@ -53,12 +53,11 @@ def message_step(plan: MessageWindows, view: StateView, arriving: pa.Table, cont
     else:
         settled = forget_passed(plan, state, context)
     settled = move_horizon(plan, state, context.watermark) and settled
-    ledgers = [rows for rows in (admitted.rejected, moved.rejected) if rows is not None]
     return replace(
         moved,
         changes=state.changes(),
         counters=total([admitted.counters, moved.counters, partly]),
-        rejected=pa.concat_tables(ledgers) if ledgers else None,
+        rejected=one_table([admitted.rejected, moved.rejected]),
         due=_due(plan, state, recorded, context, moved.due) if settled else None,
     )
 

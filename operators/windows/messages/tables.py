@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -23,7 +23,7 @@ from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LIMIT_
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US, gaps_of, lifetime_ends
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables
-from tidestate.operators.windows.names import END, NO_KEY, START
+from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import UsageError, of_type
@@ -298,9 +298,8 @@ class MessageWindows(GroupTables, ReplayedPlan):
             rows = rows.append_column(self.known_by.stored_as, origin)
         if self.by_offset:
             rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
-        if self.messages is not None and self.messages.layout.by_session and not self.input.key_names:
-            rows = rows.append_column(NO_KEY, pa.array(np.zeros(rows.num_rows, np.int8)))
-        return rows
+        by_session = self.messages is not None and self.messages.layout.by_session
+        return self.keyed(rows) if by_session else rows
 
 
 def message_times(plan: MessageWindows, events: pa.Table, context: Context) -> tuple[Times, Flags]:
@@ -353,20 +352,10 @@ def known_as_rejected(
 
 def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
     """Rows of messages and windows as the metadata takes them: key, bounds, identity."""
-    columns: list[Values] = [rows[name] for name in plan.input.key_names] or [
-        pa.array(np.zeros(rows.num_rows, np.int8))
-    ]
     identity = plan.known_by.of(rows)
-    names = [*(plan.input.key_names or [NO_KEY]), START, END, *identity.column_names]
+    names = [*plan.group_keys, START, END, *identity.column_names]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
-    return pa.table([*columns, *bounds, *identity.columns], names=names)
-
-
-def with_key(plan: MessageWindows, windows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """These columns of windows, with the constant key of a stream without one."""
-    if NO_KEY in names and NO_KEY not in windows.column_names:
-        windows = windows.append_column(NO_KEY, pa.array(np.zeros(windows.num_rows, np.int8)))
-    return windows.select(names)
+    return pa.table([*plan.keys_of(rows), *bounds, *identity.columns], names=names)
 
 
 def of_tuples(kind: Windows) -> bool:

@@ -24,17 +24,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.errors import UsageError
+from tidestate.operators.plan.dues import keys_within
+from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.keys import KeyMeasure
 from tidestate.statestore.messages.tables import IDENTITY
 from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
-from tidestate.statestore.spec.keyrange import key_range
+from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.table.fold import combine
 
 START, END = "window_start", "window_end"
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_LEAST = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -135,31 +136,20 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
     ``batch`` has a row per message and window that holds it: ``window_start``, ``window_end``, the key, ``origin``,
     ``offset``. Give it stored messages only: a duplicate would count twice.
     """
-    if tables.sessions:
-        raise UsageError(
-            "sessions must be merged with those stored: use extend", code="session-key", table=tables.name
-        )
     parts = zip(tables.counted, _partials(tables, batch), strict=True)
     return {spec.name: TableChanges(merge=rows) for spec, rows in parts}
 
 
-def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
+def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table) -> ChangeSet:
     """Messages of sessions into the metadata. ``batch`` as in `add_messages`, its windows as they are after merging.
 
     ``replaced``: the rows of `WindowTables.windows` of stored sessions that grow or are merged with others, each
     once, and what they become, ``new_start`` and ``new_end``. They are deleted, and written with what they became.
     """
-    if not tables.sessions:
-        raise UsageError(
-            "windows of a fixed size need no merging: use add_messages", code="session-key", table=tables.name
-        )
-    parts = _partials(tables, batch)
-    olds = _replaced(tables, view, replaced) if replaced is not None and replaced.num_rows else None
-    rows = [
-        combine(spec, pa.concat_tables([olds[place].now, part]) if olds else part)
-        for place, (spec, part) in enumerate(zip(tables.counted, parts, strict=True))
-    ]
-    was = [one.was for one in olds] if olds else [None] * len(rows)
+    rows, was = _partials(tables, batch), list[pa.Table | None]([None] * len(tables.counted))
+    if replaced.num_rows:
+        for place, (old, now) in enumerate(_moved(tables, view, replaced)):
+            rows[place], was[place] = combine(tables.counted[place], pa.concat_tables([now, rows[place]])), old
     return {
         spec.name: TableChanges(delete=None if old is None else spec.conform_keys(old), put=spec.conform(put))
         for spec, old, put in zip(tables.specs, [*was, was[0]], [*rows, rows[0]], strict=True)
@@ -172,47 +162,28 @@ def windows_expiry(tables: WindowTables, bound: int) -> dict[str, int]:
     return dict.fromkeys((spec.name for spec in tables.specs), last)
 
 
-def get_windows(
-    tables: WindowTables,
-    view: StateView,
-    start: int | None = None,
-    end: int | None = None,
-    *,
-    per_origin: bool = False,
-) -> pa.Table:
-    """Fixed windows that overlap ``[start, end)``, by start and key; with ``per_origin`` their offsets per origin.
-
-    None is no bound. One scan of the windows' own range.
-    """
-    if tables.size is None:
-        raise UsageError("sessions are found by their key: use get_sessions", code="session-key")
-    spec = tables.offsets if per_origin else tables.windows
-    low = None if start is None or start - tables.size < _LEAST else (start - tables.size + 1,)
-    high = None if end is None or end > _MOST else (end,)
-    return _all(spec, view, low, high)
+def get_windows(tables: WindowTables, view: StateView, start: int, end: int) -> pa.Table:
+    """Fixed windows that overlap ``[start, end)``, by start and key: one scan of their own range."""
+    size = expect(tables.size, "sessions are found by their key")
+    keys = keys_within(max(_LEAST, start - size), end - 1)
+    return pa.concat_tables([tables.windows.no_rows, *view[tables.windows.name].scan(keys)])
 
 
-def get_sessions(tables: WindowTables, view: StateView, requests: pa.Table, *, per_origin: bool = False) -> Ranges:
+def get_sessions(tables: WindowTables, view: StateView, requests: pa.Table) -> Ranges:
     """For each row of ``requests`` (key, ``start``, ``end``) the sessions that overlap ``[start, end)``, by start.
 
     A null bound is none. Reads the sessions of each key that start before ``end``.
     """
-    if tables.size is not None:
-        raise UsageError("windows of a fixed size are found by range: use get_windows", code="session-key")
-    spec = tables.offsets if per_origin else tables.windows
-    kind = spec.schema.field(START).type
-    found = view[spec.name].ranges(requests.select(tables.key_names), None, requests["end"].cast(kind))
+    kind = tables.windows.schema.field(START).type
+    found = view[tables.windows.name].ranges(requests.select(tables.key_names), None, requests["end"].cast(kind))
     start = requests["start"].cast(kind).take(found.request_index)
     keep = pc.fill_null(pc.greater(found.rows[END], start), True)
-    return Ranges(found.request_index.filter(_whole(keep)), found.rows.filter(keep))
+    return Ranges(found.request_index.filter(whole(keep)), found.rows.filter(keep))
 
 
-def ending(tables: WindowTables, view: StateView, after: int | None, upto: int) -> pa.Table:
-    """Windows with ``after < end <= upto``, by end: sessions as rows of the index, fixed windows as they are."""
-    shift = tables.size or 0
-    low = None if after is None or after + 1 - shift < _LEAST else (after + 1 - shift,)
-    high = None if upto == _MOST else (max(_LEAST, upto + 1 - shift),)
-    return _all(tables.ends if tables.sessions else tables.windows, view, low, high)
+def ended_sessions(tables: WindowTables, view: StateView, upto: int) -> pa.Table:
+    """Sessions that end at or before this, by end: key and bounds."""
+    return pa.concat_tables([tables.ends.no_rows, *view[tables.ends.name].scan(keys_within(_LEAST, upto))])
 
 
 def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.Table:
@@ -226,19 +197,19 @@ def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.
             "source",
             code="identity-order",
         )
-    names = ["origin", "start_offset", "last_offset"]
-    parts = [part.select(names) for view in views for part in view[tables.offsets.name].scan(folded=False)]
-    known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
-    ranges = known.group_by(["origin"], use_threads=False).aggregate([(names[1], "min"), (names[2], "max")])
-    return ranges.select(["origin", "start_offset_min", "last_offset_max"]).rename_columns(names).sort_by("origin")
+    return offset_ranges(tables.offsets, views, "start_offset", "last_offset")
 
 
-@dataclass(frozen=True)
-class _Replaced:
-    """Rows of one table under their old key and end, and as they are now."""
-
-    was: pa.Table
-    now: pa.Table
+def offset_ranges(spec: TableSpec, views: Iterable[StateView], first: str, last: str) -> pa.Table:
+    """Of a table of state partitions, per origin the smallest of the offsets in the column ``first`` and the largest
+    of those in ``last``, in the order of origins.
+    """
+    names = list(dict.fromkeys(["origin", first, last]))
+    parts = [part.select(names) for view in views for part in view[spec.name].scan(folded=False)]
+    known = pa.concat_tables([spec.no_rows.select(names), *parts])
+    ranges = known.group_by(["origin"], use_threads=False).aggregate([(first, "min"), (last, "max")])
+    ranges = ranges.select(["origin", f"{first}_min", f"{last}_max"])
+    return ranges.rename_columns(["origin", "start_offset", "last_offset"]).sort_by("origin")
 
 
 def _partials(tables: WindowTables, batch: pa.Table) -> list[pa.Table]:
@@ -252,25 +223,17 @@ def _partials(tables: WindowTables, batch: pa.Table) -> list[pa.Table]:
     return [windows, combine(tables.offsets, tables.offsets.conform(ranged))]
 
 
-def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> list[_Replaced]:
-    moved = [_moved(replaced.select(tables.windows.schema.names), replaced)]
+def _moved(tables: WindowTables, view: StateView, replaced: pa.Table) -> list[tuple[pa.Table, pa.Table]]:
+    """Rows of the tables that count messages under their old key and end, and as they are now."""
+    of_tables = [(replaced.select(tables.windows.schema.names), replaced)]
     if tables.ordered:
         offsets = view[tables.offsets.name].ranges(replaced.select(tables.windows.key_names))
-        moved.append(_moved(offsets.rows, replaced.take(offsets.request_index)))
-    return moved
+        of_tables.append((offsets.rows, replaced.take(offsets.request_index)))
+    return [(rows, _with_new_bounds(rows, becomes)) for rows, becomes in of_tables]
 
 
-def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:
-    now = rows
+def _with_new_bounds(rows: pa.Table, becomes: pa.Table) -> pa.Table:
     for old, new in ((START, "new_start"), (END, "new_end")):
         place = rows.schema.get_field_index(old)
-        now = now.set_column(place, old, replaced[new].cast(rows.schema.field(old).type))
-    return _Replaced(rows, now)
-
-
-def _all(spec: TableSpec, view: StateView, low: tuple[int] | None, high: tuple[int] | None) -> pa.Table:
-    return pa.concat_tables([spec.no_rows, *view[spec.name].scan(key_range(low, high))])
-
-
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        rows = rows.set_column(place, old, becomes[new].cast(rows.schema.field(old).type))
+    return rows

@@ -74,7 +74,7 @@ def _plain(rows: pa.Table) -> pa.Schema:
 
 def facts(plan: Plan, piece: Classified) -> list[object]:
     rows = combine(plan.exchanged, piece.partials.rows).to_pylist()
-    return [rows, dict(piece.partials.counts).keys(), piece.counters, piece.claims, piece.max_event_us]
+    return [rows, dict(piece.partials.counts).keys(), piece.counters, piece.claims]
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
@@ -122,7 +122,7 @@ def test_rows_that_are_left_out_are_classified_as_one_by_one() -> None:
         {name: many for name, many in alone.counters.items() if many} == combined_rows.counters == {"filtered": 300}
     )
     assert not combined_rows.partials.rows.num_rows
-    assert combined_rows.max_event_us == alone.max_event_us == times.max()
+    assert combined_rows.claims.newest_us == alone.claims.newest_us == times.max()
     assert combined_rows.claims.reports == alone.claims.reports
     assert combined_rows.claims.peak is not None
     assert alone.claims.peak is not None

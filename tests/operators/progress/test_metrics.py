@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.operators.progress.metrics import metrics, progress_families
+from tidestate.operators.progress.metrics import metrics_of, progress_families
 from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.progress import Progress, SourceReport, begin, observe
 from tidestate.operators.progress.watermarks import sources
@@ -21,7 +21,7 @@ def tracker() -> Progress:
 
 
 def test_metrics_of_a_tracker() -> None:
-    found = metrics(tracker())
+    found = metrics_of(tracker())
     assert (found.watermark_us, found.lag_us, found.drift_us) == (90 * SECOND + 1, 13 * SECOND - 1, 10 * SECOND - 1)
     assert (found.advances, found.backward, found.idle_sources, found.ended_sources) == (1, 1, 1, 0)
     one = found.sources["A"]
@@ -41,7 +41,7 @@ def test_families_of_an_operator() -> None:
     found = {
         one.name: one
         for one in progress_families(
-            metrics(tracker()),
+            metrics_of(tracker()),
             {"A": Advance(dropped=2, adjusted=5)},
             {"A": OriginCounters(counted=7, seen_before=1)},
             [Gap(7, 3, 5, 2, 0, given_up=False)],
@@ -61,7 +61,7 @@ def test_families_of_an_operator() -> None:
 
 
 def test_without_a_watermark_there_is_no_sample_of_it() -> None:
-    found: Metrics = metrics(begin(sources("A")))
+    found: Metrics = metrics_of(begin(sources("A")))
     answered = {one.name: one.samples for one in progress_families(found, {}, {}, [], {})}
     assert answered["idle_sources"] == [({}, 0)]
     assert answered["watermark_seconds"] == []

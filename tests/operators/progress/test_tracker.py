@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.progress.metrics import metrics
+from tidestate.operators.progress.metrics import metrics_of
 from tidestate.operators.progress.progress import Progress, SourceReport, begin, merged, observe, reset_sources
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US, LAST_US, Sources, sources
 from tidestate.statestore.errors import UsageError
@@ -136,7 +136,7 @@ def test_ours_a_source_idle_longer_than_its_timeout_leaves_the_minimum() -> None
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (50, "counted")
     tracker = asked(settings, tracker, 11, A=SourceReport(300))
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (300, "idle")
-    assert metrics(tracker).idle_sources == 1
+    assert metrics_of(tracker).idle_sources == 1
 
 
 def test_ours_idle_time_counts_only_while_the_source_was_asked() -> None:

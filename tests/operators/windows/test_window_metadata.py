@@ -25,6 +25,7 @@ from tidestate.statestore.stores.memory import MemoryStore
 SHARE = settings.default.max_examples
 KEY = (Column("k", "string", "key"),)
 SIZE, SLIDE, GAP = 6, 3, 4
+EVER = -(2**63), 2**63 - 1
 Row = dict[str, Any]
 
 
@@ -112,15 +113,13 @@ def test_fixed_windows_equal_the_twin(
     apply(store, with_expiry({}, metadata.windows_expiry(tables, forget)))
     everything = [row for row in everything if row["window_end"] > forget]
     windows, offsets = folded(everything)
-    assert found_windows(metadata.get_windows(tables, store)) == windows
-    assert found_offsets(metadata.get_windows(tables, store, per_origin=True)) == offsets
+    assert found_windows(metadata.get_windows(tables, store, *EVER)) == windows
+    assert found_offsets(pa.concat_tables([tables.offsets.no_rows, *store[tables.offsets.name].scan()])) == offsets
     low, high = bounds
     near = metadata.get_windows(tables, store, low, high)
     assert found_windows(near) == {w: v for w, v in windows.items() if w[0] < high and w[1] > low}
     order = [(r["window_start"], r["k"]) for r in plain(near)]
     assert order == sorted(order)
-    due = metadata.ending(tables, store, low, high)
-    assert found_windows(due) == {w: v for w, v in windows.items() if low < w[1] <= high}
     starts = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(tables, [store]).to_pylist()}
     store.close()
     assert starts == {o: min(m["offset"] for m in everything if m["origin"] == o) for o in starts}
@@ -172,13 +171,11 @@ def test_sessions_equal_the_twin(
         after = sessions_of([{n: r[n] for n in message_names(r)} for r in before] + batch)
         replaced = replaced_by(before, after, batch)
         own = [row for row in after if any(_same(row, m) for m in batch)]
-        gone = None
-        if replaced:
-            gone = rows_of(tables, replaced, ["k", "window_start", "new_start", "new_end"])
-            stored = store["windows"].lookup(gone.select(["k", "window_start"])).rows
-            gone = pa.table(
-                [*stored.columns, gone["new_start"], gone["new_end"]], [*stored.column_names, "new_start", "new_end"]
-            )
+        gone = rows_of(tables, replaced, ["k", "window_start", "new_start", "new_end"])
+        stored = store["windows"].lookup(gone.select(["k", "window_start"])).rows
+        gone = pa.table(
+            [*stored.columns, gone["new_start"], gone["new_end"]], [*stored.column_names, "new_start", "new_end"]
+        )
         apply(store, metadata.extend(tables, store, rows_of(tables, own, BATCH), gone))
         before = after
     windows, offsets = folded(before)[0], offsets_of(before)
@@ -186,7 +183,7 @@ def test_sessions_equal_the_twin(
         found_windows(pa.concat_tables(list(store["windows"].scan()) or [tables.windows.schema.empty_table()]))
         == windows
     )
-    assert sorted(ends(metadata.ending(tables, store, None, 2**63 - 1))) == sorted((e, k, s) for s, e, k in windows)
+    assert sorted(ends(metadata.ended_sessions(tables, store, EVER[1]))) == sorted((e, k, s) for s, e, k in windows)
     if asked:
         requests = pa.table(
             {"k": [k for k, _ in asked], "start": [s for _, s in asked], "end": [s + 5 for _, s in asked]}
@@ -202,10 +199,9 @@ def test_sessions_equal_the_twin(
             for w in sorted(windows)
             if w[2] == k and w[0] < s + 5 and w[1] > s
         ]
-        each = metadata.get_sessions(tables, store, requests, per_origin=True)
-        assert all(offsets[w] == v for w, v in found_offsets(each.rows).items())
+    assert found_offsets(pa.concat_tables([tables.offsets.no_rows, *store[tables.offsets.name].scan()])) == offsets
     apply(store, with_expiry({}, metadata.windows_expiry(tables, 10)))
-    assert {e for e, _, _ in ends(metadata.ending(tables, store, None, 2**63 - 1))} == {
+    assert {e for e, _, _ in ends(metadata.ended_sessions(tables, store, EVER[1]))} == {
         w[1] for w in windows if w[1] > 10
     }
     assert {r["window_end"] for part in store["windows"].scan() for r in plain(part)} == {
@@ -287,7 +283,7 @@ def test_a_lost_message_store_is_rebuilt_from_the_earliest_window() -> None:
     names = ["origin", "offset", "time", "k", "total"]
     replayed = rows_of(windows, [m for m in stream if m["offset"] >= start[m["origin"]]], names)
     apply(rebuilt, added(messages, rebuilt, replayed)[0])
-    for window in plain(metadata.get_windows(windows, store)):
+    for window in plain(metadata.get_windows(windows, store, *EVER)):
         bounds = (window["window_start"],), (window["window_end"] - 1,)
         assert get_messages(messages, rebuilt, *bounds).equals(get_messages(messages, store, *bounds))
 
@@ -299,11 +295,9 @@ def test_windows_without_key_and_bounds_at_the_end_of_time() -> None:
         {"window_start": [0, 0, 10], "window_end": [10, 10, 20], "origin": ["a"] * 3, "offset": [1, 7, 10]}
     )
     apply(store, metadata.add_messages(tables, batch))
-    least, most = -(2**63), 2**63 - 1
-    assert metadata.get_windows(tables, store, least, most).num_rows == 2
-    assert metadata.ending(tables, store, least, most).num_rows == 2
-    apply(store, with_expiry({}, metadata.windows_expiry(tables, least)))
-    found = metadata.get_windows(tables, store, per_origin=True).to_pylist()
+    assert metadata.get_windows(tables, store, *EVER).num_rows == 2
+    apply(store, with_expiry({}, metadata.windows_expiry(tables, EVER[0])))
+    found = [row for part in store[tables.offsets.name].scan() for row in part.to_pylist()]
     assert [(r["start_offset"], r["last_offset"]) for r in found] == [(1, 7), (10, 10)]
 
 
@@ -312,14 +306,3 @@ def test_what_is_refused() -> None:
         WindowTables("time", 0)
     with pytest.raises(UsageError, match="session-key"):
         WindowTables("time", None)
-    fixed, sessions = WindowTables("time", 5), WindowTables("time", None, KEY)
-    store = MemoryStore(fixed.specs)
-    calls = [
-        lambda: metadata.add_messages(sessions, pa.table({})),
-        lambda: metadata.extend(fixed, store, pa.table({})),
-        lambda: metadata.get_windows(sessions, store),
-        lambda: metadata.get_sessions(fixed, store, pa.table({})),
-    ]
-    for call in calls:
-        with pytest.raises(UsageError, match="session-key"):
-            call()
