@@ -78,8 +78,8 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: Mapping[str, p
             for name in head.operators
         },
         progress={number: _progress(manifest) for number, manifest in steps},
-        totals=f"{_pairs(head.totals)}, batches {_number(head)}",
-        state=_state(checkpoint, steps[-1][1], random) if steps and steps[-1][0] == _number(head) else None,
+        totals=f"{_pairs(head.totals)}, batches {batches_done(head)}",
+        state=_state(checkpoint, steps[-1][1], random) if steps and steps[-1][0] == batches_done(head) else None,
         deliveries=list(_deliveries(due, calls)),
         strays=[
             Deviation("deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST]))
@@ -155,11 +155,11 @@ def _steps(checkpoint: Checkpoint) -> Iterator[tuple[int, Manifest]]:
     """Manifests of batches that count and are there, by the number of the batch, from 1."""
     for manifest in checkpoint.history():
         if manifest.kind == "batch":
-            yield _number(manifest), manifest
+            yield batches_done(manifest), manifest
 
 
-def _number(manifest: Manifest) -> int:
-    """How many batches there were."""
+def batches_done(manifest: Manifest) -> int:
+    """How many batches there were up to a checkpoint."""
     if manifest.spark is not None:
         return manifest.spark.batch_id + 1
     return manifest.input.batches if manifest.input is not None else 0

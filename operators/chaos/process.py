@@ -77,9 +77,6 @@ class JobProcess(Protocol):
     def send(self, number: int) -> None:
         """Send the process the signal of this ``number``."""
 
-    def kill(self) -> None:
-        """Send the process SIGKILL, which it cannot handle."""
-
 
 class Running:
     """A start that goes on."""
@@ -141,7 +138,7 @@ def _gone_at_the_end(process: ForkedProcess) -> Iterator[ForkedProcess]:
         yield process
     finally:
         if process.is_alive():
-            process.kill()
+            process.send(signal.SIGKILL)
             process.join()
 
 
@@ -209,10 +206,6 @@ class ForkedProcess:
         """Send the process the signal of this ``number``."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Send the process SIGKILL, which it cannot handle."""
-        self.send(signal.SIGKILL)
 
 
 def left_by(start: ChildStart, patience_s: float) -> Ended:

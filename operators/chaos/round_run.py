@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidestate.operators.chaos import upsets
+from tidestate.operators.chaos.evidence import batches_done
 from tidestate.operators.chaos.faults import Injected, RoundPlan
 from tidestate.operators.chaos.process import Ended, Running, child_of
 from tidestate.operators.chaos.start import ChildStart, RoundFolders
@@ -97,8 +98,7 @@ class RoundRun:
     def _done(self) -> int:
         root = self.folders.root
         head = Checkpoint.open(root).head() if (root / "tidestate.json").exists() else None
-        position = None if head is None else head.manifest.input
-        return 0 if position is None else position.batches
+        return 0 if head is None else batches_done(head.manifest)
 
     def _run(self, start: ChildStart, seed: int | None = None) -> Ended:
         with self.child(start, seed) as child:

@@ -27,9 +27,7 @@ _SETTINGS = {
 def _run(start: ChildStart, notes: Notes) -> None:
     stream = load_job(start.job.description)
     builder: Any = SparkSession.builder
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    spark: SparkSession = builder.config(map=_SETTINGS).getOrCreate()
     job_input = start.job.input
     streams = {name: _stream(spark, job_input, name) for name in job_input.folders}
     query = stream.on_spark(

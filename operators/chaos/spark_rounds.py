@@ -59,10 +59,6 @@ class SparkProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def kill(self) -> None:
-        """SIGKILL to the whole group."""
-        self.send(signal.SIGKILL)
-
 
 class SparkRoundRun(RoundRun):
     """A round whose job runs on Spark, in a Java process of its own for each start."""
@@ -71,12 +67,6 @@ class SparkRoundRun(RoundRun):
         """A Spark of its own, for a start of this round."""
         self.starts += 1
         return _running(replace(start, in_driver=self.plan.number % 2 == 0), self.starts)
-
-    def _done(self) -> int:
-        root = self.folders.root
-        head = Checkpoint.open(root).head() if (root / "tidestate.json").exists() else None
-        spark = None if head is None else head.manifest.spark
-        return 0 if spark is None else spark.batch_id + 1
 
     def _spark(self, fault: Injected) -> bool:
         end = self._run(self._plain())
@@ -127,7 +117,7 @@ def _running(start: ChildStart, number: int) -> Iterator[Running]:
     try:
         yield Running(start, process)
     finally:
-        process.kill()
+        process.send(signal.SIGKILL)
         process.join()
 
 

@@ -10,13 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.cli.printing import TABLE_ROWS, Format, print_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS = 50
-"""How many rows a table has by default."""
 JOB = "job"
 """The column with the root of each row, where several are asked."""
 
@@ -43,7 +41,7 @@ def print_answers(
     tables = chain.from_iterable(
         _named(root, chain([firsts[root]], parts), several=len(answers) > 1) for root, parts in answers.items()
     )
-    limit = ROWS if limit is None and form is Format.table else limit
+    limit = TABLE_ROWS if limit is None and form is Format.table else limit
     if limit is None:
         schemas = [
             pa.schema([(JOB, pa.string()), *first.schema]) if len(answers) > 1 else first.schema
@@ -56,7 +54,7 @@ def print_answers(
         note = "\n".join(filter(None, [f"{left_out:,} more: narrow the question, or use --limit", note]))
     if form is Format.table:
         rows = (readable or _short)(rows)
-    print_rows([rows], form, output, None, clear=clear, note=note)
+    print_rows([rows], form, output, limit, clear=clear, note=note)
 
 
 def first_in_order(parts: Iterable[pa.Table], order: list[str], limit: int) -> tuple[pa.Table, int]:

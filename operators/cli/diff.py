@@ -63,7 +63,7 @@ def print_difference(
     Windows that are no longer kept count as removed, and a session that has grown is another window. With --table,
     and for an operator without windows, rows of a state table are compared by key: added, removed, or was and is.
     """
-    from tidestate.operators.cli.answers import ROWS, print_answers
+    from tidestate.operators.cli.answers import print_answers
     from tidestate.operators.inspect.window_changes import difference_of
     from tidestate.recovery.inspect.rows import Wanted
     from tidestate.recovery.log.checkpoint import Checkpoint
@@ -76,7 +76,6 @@ def print_difference(
             print_answers(answers, order, form, output, limit, progress.clear, note, _readable)
             return
         no_windows = f"the rows of state table {difference.table}, as the operator has no windows"
-        limit = ROWS if limit is None and form is Format.table else limit
         print_rows([difference.whole()], form, output, limit, clear=progress.clear, note="" if table else no_windows)
 
 

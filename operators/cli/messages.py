@@ -80,20 +80,15 @@ def print_messages(
     from tidestate.operators.inspect.query import query
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    with bar() as progress:
+    with bar() as progress, in_options(**MESSAGE_ARGUMENTS):
         sources = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
         bounds = ((start, start_offset), (end, end_offset))
-        answers = {root: _messages(source, bounds, keys_of(key), side) for root, source in sources.items()}
+        answers = {root: _messages_between(source, bounds, keys_of(key), side) for root, source in sources.items()}
         layouts = [layout for source in sources.values() for layout in source.layouts.values()]
         order = ["time"] if all(layout.by_time for layout in layouts) else []
         if len(kinds := {layout.ordered for layout in layouts}) < 2:
             order += ["offset", "origin"] if kinds != {False} else ["identity"]
         print_answers(answers, order, Format.json if as_json else form, output, limit, progress.clear)
-
-
-def _messages(source: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
-    with in_options(**MESSAGE_ARGUMENTS):
-        yield from _messages_between(source, bounds, key, side)
 
 
 def _messages_between(source: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
@@ -106,15 +101,12 @@ def _messages_between(source: Query, bounds: _Bounds, key: dict[str, str], side:
         )
     unit, columns = BoundUnit(is_time=True), next(source.scan_messages(side=side)).schema
     positions = [bound for time, offset in bounds for bound in (None if time is None else unit.place(time), offset)]
-    forms: dict[str, Any] = {
+    forms = {form: names for form, names in source.message_key(side).items() if names and set(names) <= set(key)}
+    keys: dict[str, Any] = {
         form: tuple(value_of_text(key[name], columns.field(name).type, name).as_py() for name in names)
-        for form, names in source.message_key(side).items()
-        if names and set(names) <= set(key)
+        for form, names in forms.items()
     }
-    selection = Wanted({name: text for name, text in key.items() if name not in _names(source, side, forms)})
-    for rows in source.scan_messages(*positions, side=side, **forms):
+    key_names = {name for names in forms.values() for name in names}
+    selection = Wanted({name: text for name, text in key.items() if name not in key_names})
+    for rows in source.scan_messages(*positions, side=side, **keys):
         yield selection.of(rows)
-
-
-def _names(source: Query, side: str | None, forms: dict[str, Any]) -> set[str]:
-    return {name for form in forms for name in source.message_key(side)[form]}

@@ -15,6 +15,7 @@ from tidestate.statestore.errors import UsageError
 if TYPE_CHECKING:
     from tidestate.operators.inspect.query import Query
     from tidestate.operators.root.window_edits import Editable, EditPlan
+    from tidestate.operators.windows.messages.edits import WindowContent
 
 window_command = typer.Typer(add_completion=False)
 WINDOW_OPTIONS = {
@@ -87,31 +88,27 @@ def edit_window(
     """
     from tidestate.operators.inspect.query import query
     from tidestate.operators.root.window_edits import Editable
+    from tidestate.operators.windows.messages.edits import WindowContent
     from tidestate.recovery.cli.plans import print_plan
+    from tidestate.recovery.inspect.rows import typed_values
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    content = _content(action, events, value, offsets)
+    if action is not WindowAction.put and (events is not None or value or offsets):
+        raise UsageError("only put takes --events, --value and --offsets", code="window-value")
     with in_options(**WINDOW_OPTIONS):
         with bar() as progress:
             checkpoint = Checkpoint.open(root, progress)
             state = query(checkpoint, operator=operator)
             _check_side(state, side)
-            window, keys = _places(state, start, end, side), _typed_keys(state, key)
+            window, keys = _places(state, start, end, side), typed_values(keys_of(key), state.row_key) or None
             if action is WindowAction.get:
                 _print_row(state, window, keys, side, as_json)
                 return
-            plan = _plan(Editable.of(checkpoint, operator, side, force=force), action, content, state, window, keys)
+            editable = Editable.of(checkpoint, operator, side, force=force)
+            content = WindowContent(events, _typed_results(state, value), _typed_offsets(state, offsets))
+            plan = _plan(editable, action, window, keys, content)
             plan = plan.execute() if confirm else plan
         print_plan(plan, as_json)
-
-
-def _content(
-    action: WindowAction, events: int | None, values: list[str] | None, offsets: list[str] | None
-) -> tuple[int | None, list[str] | None, list[str] | None]:
-    """What is to be put, as the command has it."""
-    if action is not WindowAction.put and (events is not None or values or offsets):
-        raise UsageError("only put takes --events, --value and --offsets", code="window-value")
-    return events, values, offsets
 
 
 def _check_side(source: Query, side: str | None) -> None:
@@ -127,21 +124,17 @@ def _check_side(source: Query, side: str | None) -> None:
 def _plan(
     editable: Editable,
     action: WindowAction,
-    content: tuple[int | None, list[str] | None, list[str] | None],
-    source: Query,
     window: tuple[int | None, int | None],
     key: dict[str, Any] | None,
+    content: WindowContent,
 ) -> EditPlan:
     from tidestate.operators.root.window_edits import EditPlan
-    from tidestate.operators.windows.messages.edits import WindowContent
 
     if action is WindowAction.delete:
         return EditPlan.of_delete(editable, window, key)
     if action is WindowAction.retire:
         return EditPlan.of_retire(editable, window, key)
-    events, values, offsets = content
-    put = WindowContent(events, _typed_values(source, values), _typed_offsets(source, offsets))
-    return EditPlan.of_put(editable, window, key, put)
+    return EditPlan.of_put(editable, window, key, content)
 
 
 def _places(source: Query, start: str | None, end: str | None, side: str | None) -> tuple[int | None, int | None]:
@@ -152,27 +145,13 @@ def _places(source: Query, start: str | None, end: str | None, side: str | None)
     return first, last
 
 
-def _typed_keys(source: Query, options: list[str] | None) -> dict[str, Any] | None:
-    """The key with values of its columns."""
-    from tidestate.recovery.inspect.rows import value_of_text
-
-    kinds = source.row_key
-    values = {
-        name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text
-        for name, text in keys_of(options).items()
-    }
-    return values or None
-
-
-def _typed_values(source: Query, options: list[str] | None) -> dict[str, Any]:
+def _typed_results(source: Query, options: list[str] | None) -> dict[str, Any]:
     """Results with values of their types; ``NAME=`` alone is null."""
-    from tidestate.recovery.inspect.rows import value_of_text
+    from tidestate.recovery.inspect.rows import typed_values
 
-    kinds = source.result_types
-    return {
-        name: None if not text else value_of_text(text, kinds[name], name).as_py() if name in kinds else text
-        for name, text in keys_of(options).items()
-    }
+    texts = keys_of(options)
+    typed = typed_values({name: text for name, text in texts.items() if text}, source.result_types)
+    return {name: typed.get(name) for name in texts}
 
 
 def _typed_offsets(source: Query, options: list[str] | None) -> dict[Any, tuple[int, int]] | None:

@@ -69,7 +69,7 @@ def print_windows(
     from tidestate.operators.inspect.query import query
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    with bar() as progress:
+    with bar() as progress, in_options(**WINDOW_ARGUMENTS):
         sources = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
         functions = sorted({name for source in sources.values() for name in source.own_functions if value is None})
         answers = {
@@ -94,28 +94,14 @@ def _windows(
     values: list[str] | None,
     side: str | None,
 ) -> Iterator[pa.Table]:
-    with in_options(**WINDOW_ARGUMENTS):
-        yield from windows_between(source, between, key, values, side)
-
-
-def windows_between(
-    source: Query,
-    between: tuple[str | None, str | None],
-    key: dict[str, str],
-    values: list[str] | None,
-    side: str | None,
-) -> Iterator[pa.Table]:
     """The windows that overlap these bounds, all of them text; the first table has no rows."""
     from tidestate.operators.inspect.history.bounds import BoundUnit
-    from tidestate.recovery.inspect.rows import value_of_text
+    from tidestate.recovery.inspect.rows import typed_values
     from tidestate.statestore.errors import UsageError
 
     unit = BoundUnit(source.timed(side))
     bounds = [None if text is None else unit.place(text) for text in between]
-    kinds = source.key
-    key_values = {
-        name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text for name, text in key.items()
-    }
+    key_values = typed_values(key, source.key)
     if side is not None and not source.sides:
         raise UsageError("only joins that keep messages have sides: remove side=", code="sides", found=side)
     if source.sides:

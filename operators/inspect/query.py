@@ -207,7 +207,7 @@ class Query:
         Raises `UsageError` for an operator without windows, and if `query` needs the description to compute them.
         """
         if self._stores and not isinstance(self._stored_plan, WindowPlan):
-            return self._side_windows(start, end, key, side)
+            return side_windows(self._kind(side), self._side(side), self._views(), start, end, key)
         plan, request = self._windows_asked(start, end, key, values, side)
         return sorted_windows(plan, request, self._scanned(plan, request))
 
@@ -286,10 +286,6 @@ class Query:
         for view in self._views(numbers if partition is None else [n for n in numbers if n == partition]):
             with of_manifest(self.operator):
                 yield from kept_windows(plan, view, self.watermark_us, request, self._store.budget_bytes)
-
-    def _side_windows(self, start: Moment | None, end: Moment | None, key: Any, side: str | None) -> pa.Table:
-        store = self._side(side)
-        return side_windows(self._kind(side), store, self._views(), start, end, key)
 
     def check_windows(self, side: str | None) -> None:
         """Raise `UsageError` (``query-windows``) for a side of a join that has no windows."""

@@ -21,16 +21,16 @@ from tidestate.recovery.inspect.rows import (
     Wanted,
     differing,
     operator_of,
+    rows_by_key,
     state_difference,
     table_of,
-    value_of_text,
+    typed_values,
 )
 from tidestate.recovery.inspect.scanned import CHANGE
 from tidestate.recovery.inspect.scans import free_name
 from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.table.sorting import shared_ranks
 
 BEFORE, AFTER = "_before", "_after"
 
@@ -119,10 +119,8 @@ def _windows(version: Query, selection: Wanted, partitions: Sequence[int] | None
 
 def _given(version: Query, selection: Wanted) -> dict[str, object] | None:
     """What is known of the key: with all of it one state partition is read."""
-    kinds = version.key
-    return {
-        name: value_of_text(text, kinds[name], name).as_py() for name, text in selection.keys.items() if name in kinds
-    } or None
+    keys = {name: text for name, text in selection.keys.items() if name in version.key}
+    return typed_values(keys, version.key) or None
 
 
 def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -132,9 +130,8 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
     A value that only one of the two checkpoints has does not count as a difference.
     """
     identity = [START, END, *key]
-    (old, new), count = shared_ranks([before.select(identity), after.select(identity)])
-    indices = np.stack([_places(old, count), _places(new, count)])
-    in_both: npt.NDArray[np.bool_] = (indices[0] >= 0) & (indices[1] >= 0)
+    indices = rows_by_key(before, after, identity)
+    in_both = np.logical_and(*(indices >= 0))
     names = [name for name in after.column_names if name in before.column_names and name not in identity]
     differs: npt.NDArray[np.bool_] = ~in_both
     differs[in_both] = _differ(before, after, indices[:, in_both], names)
@@ -153,13 +150,6 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
                 values = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, kind)
                 columns[free_name(f"{name}{ending}", list(columns))] = values
     return pa.table(columns).sort_by([(name, "ascending") for name in (START, *key, END)])
-
-
-def _places(ranks: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Where the window of each rank is; -1 where it is not."""
-    indices = np.full(count, -1)
-    indices[ranks] = np.arange(len(ranks))
-    return indices
 
 
 def _differ(

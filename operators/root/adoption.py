@@ -138,10 +138,8 @@ def _session() -> SparkSession:
     if (active := SparkSession.getActiveSession()) is not None:
         return active
     builder: Any = SparkSession.builder
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        session: SparkSession = builder.config(map=_SETTINGS).getOrCreate()
     except (PySparkException, OSError) as error:
         raise UsageError(
             "spark cannot be started here: it needs Java, 17 or 21 for Spark 4, in JAVA_HOME or on the path",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -153,17 +153,16 @@ class Editable:
     def views(self, keys: Mapping[str, pa.Scalar]) -> Iterator[tuple[int, StateView]]:
         """The state partitions that may have windows, or rows, with these values in their key, by number."""
         for number in partitions_of(self.any_plan.partition_by, keys, len(self.state.states)):
-            partition = self.state.states[number]
-            with open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, partition) as view:
+            with self._open(number) as view:
                 yield number, view
 
     def opened(self, stack: ExitStack, keys: Mapping[str, pa.Scalar]) -> dict[int, StateView]:
         """The same, all open at once until the ``stack`` is closed."""
-        views: dict[int, StateView] = {}
-        for number in partitions_of(self.any_plan.partition_by, keys, len(self.state.states)):
-            store = open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, self.state.states[number])
-            views[number] = stack.enter_context(store)
-        return views
+        numbers = partitions_of(self.any_plan.partition_by, keys, len(self.state.states))
+        return {number: stack.enter_context(self._open(number)) for number in numbers}
+
+    def _open(self, number: int) -> AbstractContextManager[StateView]:
+        return open_store(Parquet(), self.checkpoint.objects, "", self.state.tables, self.state.states[number])
 
     def side_row(self, views: Iterable[StateView], window: SideSpan, *, is_whole: bool) -> dict[str, Any] | None:
         """A window of a side of a join as plain values; the ``is_whole`` side where it has no windows."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+TABLE_ROWS = 50
+"""How many rows a table has by default."""
 _UNLIMITED = 100_000
 """The width of a pipe or file, where nothing is wrapped."""
 _MOST_ROWS = 2**62
@@ -195,19 +197,20 @@ def print_rows(
     clear: Callable[[], None] = lambda: None,
     note: str = "",
 ) -> None:
-    """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal.
+    """Rows, as many as ``limit`` says, in a format; by default all, in a table `TABLE_ROWS`. Parquet and Arrow go to
+    a file or a pipe, never to a terminal.
 
     ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
     ``clear`` is called before anything is written to a terminal. ``note`` stands below a table.
     """
-    limit = None if limit is None else min(limit, _MOST_ROWS)
     if form is Format.table:
-        tables = list(_first(parts, None if limit is None else limit + 1))  # one more row shows that there are more
+        limit = min(TABLE_ROWS if limit is None else limit, _MOST_ROWS)
+        tables = list(_first(parts, limit + 1))  # one more row shows that there are more
         clear()
         with redirected_to(output):
             _print_table(tables, limit, note)
         return
-    parts = _first(parts, limit)
+    parts = _first(parts, None if limit is None else min(limit, _MOST_ROWS))
     on_terminal = output is None and sys.stdout.isatty()
     if form in (Format.parquet, Format.arrow) and on_terminal:
         raise UsageError(
@@ -299,7 +302,7 @@ def _nested(value: Any) -> str | None:
     return None if value is None else value.hex() if isinstance(value, bytes) else json_of(value)
 
 
-def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
+def _print_table(tables: list[pa.Table], limit: int, note: str) -> None:
     import pyarrow as pa
 
     # The columns change when the job does.
@@ -307,7 +310,7 @@ def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
         rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     except pa.ArrowException as error:
         raise other_types(error, [table.column_names for table in tables]) from None
-    is_cut = limit is not None and rows.num_rows > limit
+    is_cut = rows.num_rows > limit
     rows = rows.slice(0, limit)
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     right = {field.name for field in rows.schema if any(test(field.type) for test in numbers)}

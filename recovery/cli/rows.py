@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -25,7 +23,7 @@ from tidestate.recovery.cli.options import (
     keys_of,
 )
 from tidestate.recovery.cli.printing import Format, print_rows
-from tidestate.recovery.cli.progress_bar import Bar, bar
+from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.inspect.rows import (
     Wanted,
     operator_of,
@@ -36,7 +34,7 @@ from tidestate.recovery.inspect.rows import (
     table_of,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.manifest import Manifest, OutputKind
 from tidestate.recovery.log.manifest import Output as OutputOf
 from tidestate.recovery.log.moments import head_at
 
@@ -62,89 +60,55 @@ def print_state(
         checkpoint = Checkpoint.open(root, progress)
         _, state = operator_of(head_at(checkpoint, at).manifest, operator)
         rows = state_rows(checkpoint, state, table_of(state, table), Wanted(keys_of(key), window, since, until))
-        _Printout(form, output, limit, as_json).write(rows, progress)
+        print_rows(rows, Format.json if as_json else form, output, limit, clear=progress.clear)
 
 
-@verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
-def print_panes(
-    root: RootPath,
-    first: First = None,
-    last: Last = None,
-    operator: Operator = None,
-    key: KeyOption = None,
-    window: WindowOption = None,
-    since: SinceOption = None,
-    until: Until = None,
-    form: FormatOption = Format.table,
-    output: OutputOption = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the panes that the job has emitted, checkpoint by checkpoint; of several outputs those of one."""
-    selection, printout = Wanted(keys_of(key), window, since, until), _Printout(form, output, limit, as_json)
-    _print_output(root, "panes", operator, first, last, selection, printout)
+def _verb_of(kind: OutputKind) -> Callable[..., None]:
+    """The verb that prints what a job has put out of this kind."""
 
-
-@verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
-def print_late(
-    root: RootPath,
-    first: First = None,
-    last: Last = None,
-    operator: Operator = None,
-    key: KeyOption = None,
-    window: WindowOption = None,
-    since: SinceOption = None,
-    until: Until = None,
-    form: FormatOption = Format.table,
-    output: OutputOption = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the late ledger: rejected events, each with the reason and the watermark at that time."""
-    selection, printout = Wanted(keys_of(key), window, since, until), _Printout(form, output, limit, as_json)
-    _print_output(root, "late", operator, first, last, selection, printout)
-
-
-class _Printout(NamedTuple):
-    """How rows are printed, and where."""
-
-    form: Format
-    output: Path | None
-    limit: int | None
-    as_json: bool
-
-    def write(
-        self,
-        rows: Iterable[pa.Table],
-        progress: Bar,
-        columns: Callable[[], pa.Schema] | None = None,
-        note: str = "",
+    def print_output(
+        root: RootPath,
+        first: First = None,
+        last: Last = None,
+        operator: Operator = None,
+        key: KeyOption = None,
+        window: WindowOption = None,
+        since: SinceOption = None,
+        until: Until = None,
+        form: FormatOption = Format.table,
+        output: OutputOption = None,
+        limit: Limit = None,
+        as_json: AsJson = False,
     ) -> None:
-        form = Format.json if self.as_json else self.form
-        limit = 50 if self.limit is None and form is Format.table else self.limit
-        print_rows(rows, form, self.output, limit, columns, progress.clear, note)
+        selection = Wanted(keys_of(key), window, since, until)
+        with bar() as progress:
+            checkpoint = Checkpoint.open(root, progress)
+            head = checkpoint.chosen(None).manifest
+            name = output_operator_of(head, operator) if kind == "panes" else operator_of(head, operator)[0]
+
+            def outputs() -> Iterable[OutputOf]:
+                return checkpoint.outputs(first or 0, last)
+
+            def columns() -> pa.Schema:
+                return output_schema(checkpoint, outputs(), kind, name)
+
+            rows = output_rows(checkpoint, outputs(), kind, name, selection)
+            note = _other_ledgers(head, name, outputs()) if kind == "late" and operator is None else ""
+            print_rows(rows, Format.json if as_json else form, output, limit, columns, progress.clear, note)
+
+    return print_output
 
 
-def _print_output(
-    root: str,
-    kind: str,
-    operator: str | None,
-    first: int | None,
-    last: int | None,
-    selection: Wanted,
-    printout: _Printout,
-) -> None:
-    with bar() as progress:
-        checkpoint = Checkpoint.open(root, progress)
-        head = checkpoint.chosen(None).manifest
-        name = output_operator_of(head, operator) if kind == "panes" else operator_of(head, operator)[0]
-
-        def outputs() -> Iterable[OutputOf]:
-            return checkpoint.outputs(first or 0, last)
-
-        rows = output_rows(checkpoint, outputs(), kind, name, selection)
-        note = _other_ledgers(head, name, outputs()) if kind == "late" and operator is None else ""
-        printout.write(rows, progress, lambda: output_schema(checkpoint, outputs(), kind, name), note)
+verbs.command(
+    "panes",
+    help="Print the panes that the job has emitted, checkpoint by checkpoint; of several outputs those of one.",
+    epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv",
+)(_verb_of("panes"))
+verbs.command(
+    "late",
+    help="Print the late ledger: rejected events, each with the reason and the watermark at that time.",
+    epilog="Example: tidestate late /data/flights --key reason=very_late",
+)(_verb_of("late"))
 
 
 def _other_ledgers(head: Manifest, name: str, outputs: Iterable[OutputOf]) -> str:

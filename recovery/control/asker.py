@@ -14,7 +14,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -57,6 +59,8 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
+
+_T = TypeVar("_T")
 
 PAUSE_S, CHECK_S = 0.2, 1.0
 """How often an asker looks for its answer, and whether the run lives."""
@@ -117,8 +121,7 @@ class Asker:
                 code="not-asked",
                 epoch=epoch,
             )
-        path = f"{control_folder(epoch)}/{BEGUN}"
-        return decoded(self._files.read(path, RECORD_BYTES), path, RunBegun)
+        return self._record(f"{control_folder(epoch)}/{BEGUN}", RunBegun)
 
     def check_same(self, run: RunBegun) -> None:
         """Raise `ConflictError` (``plan-moved``) unless this run is still the one that is asked."""
@@ -133,11 +136,9 @@ class Asker:
 
     def end(self, epoch: int) -> RunEnd | None:
         """How a run has ended; None if it has not said so."""
-        path = f"{control_folder(epoch)}/{ENDED}"
-        try:
-            return decoded(self._files.read(path, RECORD_BYTES), path, RunEnd)
-        except NotFoundError:
-            return None
+        with suppress(NotFoundError):
+            return self._record(f"{control_folder(epoch)}/{ENDED}", RunEnd)
+        return None
 
     def ask(
         self, action: RequestAction, rows: pa.Table | None = None, *, timeout_s: float | None = None
@@ -204,18 +205,17 @@ class Asker:
 
     def _lease(self, name: str) -> Lease | None:
         """A lease; None for one that is torn, or gone since it was listed."""
-        path = f"{LEASE_FOLDER}/{name}"
-        try:
-            return decoded(self._files.read(path, RECORD_BYTES), path, Lease)
-        except (NotFoundError, CorruptionError):
-            return None
+        with suppress(NotFoundError, CorruptionError):
+            return self._record(f"{LEASE_FOLDER}/{name}", Lease)
+        return None
 
     def _answer(self, ticket: RequestTicket) -> ControlAnswer | None:
-        path = answer_path(ticket.epoch, ticket.number)
-        try:
-            return decoded(self._files.read(path, RECORD_BYTES), path, ControlAnswer)
-        except NotFoundError:
-            return None
+        with suppress(NotFoundError):
+            return self._record(answer_path(ticket.epoch, ticket.number), ControlAnswer)
+        return None
+
+    def _record(self, path: str, kind: type[_T]) -> _T:
+        return decoded(self._files.read(path, RECORD_BYTES), path, kind)
 
     def _is_over(self, epoch: int) -> bool:
         """Whether the run can publish nothing more that a request makes."""
@@ -250,8 +250,7 @@ class Asker:
                 return answer
             if (answered := done_by(self._files, ticket)) is not None:
                 return ControlAnswer(mark.id, now_us(), answered.checkpoint)
-            path = taken_path(ticket.epoch, ticket.number)
-            if decoded(self._files.read(path, RECORD_BYTES), path, RequestTaken).by == "asker":
+            if self._record(taken_path(ticket.epoch, ticket.number), RequestTaken).by == "asker":
                 raise why from None  # another asker, or this one before, has withdrawn it
             raise CommitUnknownError(
                 "the run has begun with this request, and has not answered: ask for the answer by its number later, "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import time
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Output
 from tidestate.recovery.log.renames import columns_now
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -263,22 +264,31 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
             before=before.column_names,
             after=after.column_names,
         )
-    (old, new), count = shared_ranks([before.select(key), after.select(key)])
-    # By the rank of its key a row of `after` finds the row of `before` with that key; -1 where there is none.
-    row_of_rank = np.full(count, -1)
-    row_of_rank[old] = np.arange(len(old))
-    partner = row_of_rank[new]
-    in_new = np.isin(old, new)
-    was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
+    indices = rows_by_key(before, after, key)
+    in_old, in_new = indices >= 0
+    was, now = (
+        rows.take(pa.array(index[in_old & in_new])) for rows, index in zip((before, after), indices, strict=True)
+    )
     differs = pa.array(differing(was, now))
     parts = [
-        ("removed", before.filter(pa.array(~in_new))),
-        ("added", after.filter(pa.array(partner < 0))),
+        ("removed", before.take(pa.array(indices[0, ~in_new]))),
+        ("added", after.take(pa.array(indices[1, ~in_old]))),
         ("was", was.filter(differs)),
         ("is", now.filter(differs)),
     ]
     tables = [rows.add_column(0, "change", pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts]
     return pa.concat_tables(tables).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
+
+
+def rows_by_key(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Numbers:
+    """For each key that one of two tables has, once at most, the row with it in either, shape (2, keys); -1 where
+    there is none.
+    """
+    ranks, count = shared_ranks([before.select(key), after.select(key)])
+    indices = np.full((2, count), -1)
+    for index, rank in zip(indices, ranks, strict=True):
+        index[rank] = np.arange(len(rank))
+    return indices
 
 
 def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
@@ -316,6 +326,14 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
             type=str(kind),
             found=text[:100],
         ) from None
+
+
+def typed_values(texts: Mapping[str, str], kinds: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    """Values of columns by their names, each of the type of its column; of a column that is not there the text."""
+    return {
+        name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text
+        for name, text in texts.items()
+    }
 
 
 def _instant(text: str, kind: pa.DataType) -> pa.Scalar:

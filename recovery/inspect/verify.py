@@ -27,7 +27,6 @@ from tidestate.statestore.files.tails import examine
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
 """Kinds of findings, the worst first."""
-"""The number of the root that has a file, and its path there."""
 Needed: TypeAlias = dict[Location, tuple[FileRef, int]]
 """Files, each with the newest checkpoint that needs it."""
 

@@ -12,8 +12,8 @@ from tidestate.recovery.log.moments import checkpoint_at
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.summary import pluralize, readable_time
 from tidestate.recovery.moves.repair import plan_repair, plan_resync
-from tidestate.recovery.moves.reset import Reset, execute_reset
-from tidestate.recovery.moves.rewind import Replay, plan_replay, plan_rewind
+from tidestate.recovery.moves.reset import Reset, execute_reset, plan_reset
+from tidestate.recovery.moves.rewind import Replay, plan_replay
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.durations import Moment
 
@@ -34,13 +34,13 @@ class ResetPlan(RootPlan):
 
     @classmethod
     def of_rewind(cls, checkpoint: Checkpoint, to: Moment, *, force: bool = False) -> Self:
-        """Back to checkpoint ``to``, or the newest at that time. Raises as `plan_rewind`."""
+        """Back to checkpoint ``to``, or the newest at that time. Raises as `plan_reset`."""
         number = checkpoint_at(checkpoint, to)
-        plan = plan_rewind(checkpoint, number)
-        if plan.reset.id == number + 1:
+        reset = plan_reset(checkpoint, number)
+        if reset.id == number + 1:
             reason = f"checkpoint {number} is the newest: there is nothing to undo"
             return cls(checkpoint, None, None, nothing=reason)
-        return cls(checkpoint, plan.reset, plan.replay, force=force)
+        return cls(checkpoint, reset, plan_replay(checkpoint, reset), force=force)
 
     @classmethod
     def of_repair(cls, checkpoint: Checkpoint, *, resync_spark: bool = False, force: bool = False) -> Self:

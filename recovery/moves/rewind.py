@@ -12,7 +12,7 @@ from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.spark_log import load_files
 from tidestate.recovery.log.summary import iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
-from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
+from tidestate.recovery.moves.reset import Reset, reset_to
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,6 @@ class Replay:
     edits: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Rewind:
-    """A planned reset, for `execute_reset`, and its effect."""
-
-    reset: Reset
-    replay: Replay
-
-
 def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
 
@@ -103,12 +95,6 @@ def _repeated(undone: list[Manifest], kind: OutputKind, had: Delivered) -> tuple
         for manifest in reversed(undone)
         if (refs := manifest.output(kind))
     )
-
-
-def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
-    """Plan a rewind; nothing is written. Raises as `plan_reset`."""
-    reset = plan_reset(checkpoint, to)
-    return Rewind(reset, plan_replay(checkpoint, reset))
 
 
 def _spans(

@@ -132,10 +132,19 @@ class RootContents:
         """The ids of checkpoints that a pin keeps."""
         return {pin.checkpoint for pin in self.pins}
 
+    @property
+    def readable(self) -> list[Manifest]:
+        """The checkpoints above the boundary whose manifests can be read, in order."""
+        return [self.manifests[number] for number in self.ids if number in self.manifests]
+
+    def kept_by(self, boundary: Boundary) -> list[Manifest]:
+        """The checkpoints that count once ``boundary`` is published, with pinned ones."""
+        numbers = {number for number in self.manifests if number > boundary.id} | self.pinned
+        return [manifest for number, manifest in self.manifests.items() if number in numbers]
+
     def made(self, at_us: int) -> dict[int, int]:
         """When the checkpoints above the boundary whose manifests can be read were created, see `made_by`."""
-        readable = [self.manifests[number] for number in self.ids if number in self.manifests]
-        return made_by([(manifest.id, manifest.created_us) for manifest in readable], at_us)
+        return made_by([(manifest.id, manifest.created_us) for manifest in self.readable], at_us)
 
 
 def collection_limit(contents: RootContents, retention: CheckpointRetention, at_us: int) -> int:
@@ -186,11 +195,7 @@ def next_boundary(
     for ref, entries in contents.entries:
         if entries_left := _entries(contents, boundary, entries):
             parts.append((ref if entries_left == entries else None, entries_left))
-    new = [
-        _output(contents.manifests[number])
-        for number in contents.ids
-        if number <= bound and number in contents.manifests
-    ]
+    new = [_output(manifest) for manifest in contents.readable if manifest.id <= bound]
     if fresh := _entries(contents, boundary, new):
         parts.append((None, fresh))
     # As a binary counter: a file is written again only with one that is as long, so each of n entries log2(n) times.
@@ -236,9 +241,7 @@ def _lost(contents: RootContents, number: int) -> bool:
 def _aged(contents: RootContents, age_us: int, at_us: int) -> int:
     """Up to which checkpoint output is older than that."""
     stamps = [(output.id, output.created_us) for _, entries in contents.entries for output in entries]
-    stamps += [
-        (number, contents.manifests[number].created_us) for number in contents.ids if number in contents.manifests
-    ]
+    stamps += [(manifest.id, manifest.created_us) for manifest in contents.readable]
     last_id = 0
     for number, created_us in made_by(stamps, at_us).items():
         if created_us > at_us - age_us:
@@ -262,7 +265,7 @@ def unacknowledged(contents: RootContents, retention: CheckpointRetention, at_us
     limit = _aged(contents, retention.panes_us, at_us)
     ends = {kind: _acknowledged(contents, limit, kind) for kind in OUTPUT_KINDS}
     outputs = [output for _, entries in contents.entries for output in entries]
-    outputs += [_output(contents.manifests[number]) for number in contents.ids if number in contents.manifests]
+    outputs += map(_output, contents.readable)
     had = contents.head.delivered
     return sum(
         # A ledger is kept for a sink of late rows alone.
@@ -275,10 +278,7 @@ def unacknowledged(contents: RootContents, retention: CheckpointRetention, at_us
 
 def reachable(contents: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
     """Paths of the files of this root that are needed once ``boundary`` is published."""
-    refs: list[FileRef] = []
-    for number, manifest in contents.manifests.items():
-        if number > boundary.id or number in contents.pinned:
-            refs += boundary.needed(manifest)
+    refs = [ref for manifest in contents.kept_by(boundary) for ref in boundary.needed(manifest)]
     for part, entries in parts:
         refs += [part] if part is not None else []
         for output in entries:
@@ -289,12 +289,7 @@ def reachable(contents: RootContents, boundary: Boundary, parts: Iterable[Part])
 
 def bases_read(contents: RootContents, boundary: Boundary) -> set[int]:
     """Numbers of the roots that this one was forked from and still needs once ``boundary`` is published."""
-    manifests = [
-        manifest
-        for number, manifest in contents.manifests.items()
-        if number > boundary.id or number in contents.pinned
-    ]
-    return {ref.root for manifest in manifests for ref in state_files(manifest)} - {0}
+    return {ref.root for manifest in contents.kept_by(boundary) for ref in state_files(manifest)} - {0}
 
 
 def deletable_files(contents: RootContents, boundary: Boundary, needed_paths: set[str], aged_us: int) -> list[str]:

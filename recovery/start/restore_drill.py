@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+
+import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -117,13 +120,12 @@ def run_restore_drill(
     operators = dict.fromkeys(manifest.operators, Restored())
     for piece, restored in zip(pieces, found, strict=True):
         operators[piece.operator] = operators[piece.operator].plus(restored)
-    whole = board.done
     return RestoreDrill(
         manifest.id,
         store,
         parallel,
         operators,
-        Restored(whole.files, whole.bytes, whole.rows, seconds),
+        msgspec.structs.replace(board.done, seconds=seconds),
         predicted_s(manifest.operators.values(), store, rate_of(manifest, store), parallel),
         manifest.restored.budget_s if manifest.restored is not None else None,
     )
@@ -169,10 +171,5 @@ class _Board:
     @property
     def done(self) -> Restored:
         """What has been restored in total, and the time since the beginning."""
-        parts = list(self._parts.values())
-        return Restored(
-            sum(part.files for part in parts),
-            sum(part.bytes for part in parts),
-            sum(part.rows for part in parts),
-            time.monotonic() - self._begun,
-        )
+        whole = reduce(Restored.plus, list(self._parts.values()), Restored())
+        return msgspec.structs.replace(whole, seconds=time.monotonic() - self._begun)

@@ -20,7 +20,7 @@ import xxhash
 from fsspec.caching import ReadAheadCache
 
 from tidestate.statestore.storage.faults import storage_errors
-from tidestate.statestore.storage.local import clock_ns, file_version, remove_unfinished
+from tidestate.statestore.storage.local import clock_ns, file_version, remove_unfinished, sync_path
 from tidestate.statestore.storage.private import check_private, make_private
 from tidestate.statestore.storage.seekable import SeekableFile
 
@@ -78,7 +78,7 @@ class Copies:
         try:
             fetch(str(temporary))
             with storage_errors(path, writing=True):
-                _sync(temporary)
+                sync_path(temporary)
                 source = pa.memory_map(str(temporary))  # under its name another process may prune it at once
                 os.replace(temporary, copy)
         finally:
@@ -155,8 +155,3 @@ class RangeReader(SeekableFile):
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

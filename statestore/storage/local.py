@@ -367,12 +367,12 @@ def settle_files(top: Path, files: Iterable[Path]) -> None:
     folders = {top}
     for file in files:
         with suppress(FileNotFoundError):
-            _sync(file)
+            sync_path(file)
             folders |= {folder for folder in file.parents if folder.is_relative_to(top)}
     _make_folder(top)
     for folder in folders:
         with suppress(FileNotFoundError):
-            _sync(folder)
+            sync_path(folder)
 
 
 def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
@@ -383,10 +383,11 @@ def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    _sync(folder)
+    sync_path(folder)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, survive a power cut. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

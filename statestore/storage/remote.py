@@ -93,10 +93,6 @@ class RemoteStorage:
         except FileNotFoundError:
             return None
 
-    def loses_replies(self) -> bool:
-        """Whether a create may have happened although it looks refused."""
-        return self.dialect.shared
-
     @contextmanager
     def writer(self, path: str) -> Iterator[ObjectSink]:
         """Write a local file, send it at the end."""
@@ -186,7 +182,7 @@ class RemoteStorage:
     def delete(self, path: str) -> None:
         """Remove the object and this host's copy."""
         self._copies.forget(path)
-        self._send(path, lambda fs: self._remove(fs, path))
+        self._send(path, lambda fs: _delete(fs, key=self.full(path)))
 
     def clear(self, folder: str) -> None:
         """Remove what is below, with the empty objects that stand for folders."""
@@ -265,10 +261,6 @@ class RemoteStorage:
     def _remove_folders(self, folder: str, below: Below) -> None:
         for name in below.folders:
             self._send(folder, partial(_delete, key=name))
-
-    def _remove(self, fs: Any, path: str) -> None:
-        with suppress(FileNotFoundError):
-            fs.rm_file(self.full(path))
 
     def _fetch(self, path: str, to: str) -> None:
         self.ask(path, lambda fs: fs.get_file(self.full(path), to))
@@ -353,7 +345,7 @@ class _Creation:
             self._storage.create_once(self._path, self._data)
         except Exception as error:
             taken = is_taken(error, self._storage.dialect)
-            if taken and not self._storage.loses_replies():
+            if taken and not self._storage.dialect.shared:  # within a process no reply is lost
                 raise self._conflict() from None
             # Even a name that is taken may be our own: HTTP clients send a request again when a connection breaks.
             self._unknown = self._unknown or taken or not changed_nothing(error, self._storage.dialect)

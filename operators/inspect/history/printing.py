@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tidestate.operators.inspect.history.events import HISTORY_COLUMNS, Event, WindowHistory
 from tidestate.recovery.cli.printing import (
+    TABLE_ROWS,
     Format,
     data_table,
     json_of,
@@ -21,7 +22,6 @@ from tidestate.recovery.cli.printing import (
 )
 from tidestate.recovery.log.summary import as_iso
 
-PRINTED_ROWS = 50
 _TEXTS = ("created", "kind", "what", "window_start", "window_end", "values", "facts", "input", "input_text")
 SCHEMA = pa.schema(
     [
@@ -37,7 +37,7 @@ def print_history(history: WindowHistory, form: Format, output: Path | None, lim
     """Print a history to the terminal, or to the file ``output``; at most ``limit`` events."""
     if form is Format.table:
         with redirected_to(output):
-            _print(history, PRINTED_ROWS if limit is None else limit)
+            _print(history, TABLE_ROWS if limit is None else limit)
     elif form is Format.json:
         with redirected_to(output):
             print_json(_in_iso(history) | {"events": [_in_iso(event) for event in history.events[:limit]]})

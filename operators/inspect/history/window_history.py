@@ -140,10 +140,8 @@ class _Reader:
 
     def _keys_in(self, spec: TableSpec) -> dict[str, str]:
         """The keys as a table called them: it may be that of an earlier checkpoint."""
-        now = next((table for table in self.steps.newest.tables if table.name == spec.name), spec)
-        current_names = {column.lasting: column.name for column in now.key}
-        names = {current_names.get(column.lasting, ""): column.name for column in spec.key}
-        return {names.get(name, name): text for name, text in self.keys.items()}
+        old_names = {now: old for old, now in names_of_table(spec, self.steps.newest).items()}
+        return {old_names.get(name, name): text for name, text in self.keys.items()}
 
 
 def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:

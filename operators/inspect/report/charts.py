@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 ChartRow = dict[str, Any]
 Spec = dict[str, Any]
@@ -49,12 +49,8 @@ class Chart:
     empty: str = "Nothing to show yet."
 
 
-@dataclass(frozen=True)
-class ChartSpan:
-    """The checkpoints on the x axis, the same for all charts of a page."""
-
-    first: int
-    last: int
+ChartSpan: TypeAlias = tuple[int, int]
+"""The first and the last checkpoint on the x axis, the same for all charts of a page."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +172,11 @@ def timeline(
 
 def _checkpoints(span: ChartSpan) -> Spec:
     """The axis of checkpoint ids."""
+    first, last = span
     return {
         "type": "quantitative",
         "title": "checkpoint",
-        "scale": {"domain": [span.first - 0.5, span.last + 0.5], "nice": False, "zero": False},
+        "scale": {"domain": [first - 0.5, last + 0.5], "nice": False, "zero": False},
         "axis": {"tickMinStep": 1, "format": ",d", "grid": False},
     }
 

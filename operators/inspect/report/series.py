@@ -29,7 +29,7 @@ def buckets(points: Sequence[Point]) -> list[Bucket]:
 
 def axis_of(points: Sequence[Point]) -> ChartSpan:
     """From the first checkpoint to the last."""
-    return ChartSpan(points[0].id, points[-1].id) if points else ChartSpan(0, 0)
+    return (points[0].id, points[-1].id) if points else (0, 0)
 
 
 def grain(points: Sequence[Point]) -> str:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tidestate.statestore.errors import UsageError
@@ -24,6 +22,7 @@ from tidestate.statestore.storage.dialects.dialect import (
     Dialect,
     ErrorNames,
     Reply,
+    age_when_answered,
     bounded_upload,
 )
 
@@ -196,8 +195,7 @@ async def _look_up(fs: Any, full: str) -> tuple[str | None, Any]:
 
 
 def _age_us(fs: Any, full: str) -> int | None:
-    date, modified = _run(fs, _look_up, full)
-    return None if date is None else (parsedate_to_datetime(date) - modified) // timedelta(microseconds=1)
+    return age_when_answered(*_run(fs, _look_up, full))
 
 
 def _copy(fs: Any, old: str, new: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 CONNECT_SECONDS = 4
@@ -150,6 +152,13 @@ def reply_of_http(error: BaseException) -> Reply | None:
         return Reply(response.get("Error", {}).get("Code"), status)
     status = getattr(error, "status", None)
     return Reply(None, status) if isinstance(status, int) else None
+
+
+def age_when_answered(date: str | None, changed: datetime) -> int | None:
+    """How old an object was when the service answered, in microseconds: by the time that its reply names, in whole
+    seconds; None where it names none.
+    """
+    return None if date is None else max(0, (parsedate_to_datetime(date) - changed) // timedelta(microseconds=1))
 
 
 def _nowhere(root: str, options: Mapping[str, Any]) -> str:

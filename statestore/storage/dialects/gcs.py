@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from types import MethodType
 from typing import Any
 
@@ -23,6 +22,7 @@ from tidestate.statestore.storage.dialects.dialect import (
     Dialect,
     ErrorNames,
     Reply,
+    age_when_answered,
     bounded_upload,
 )
 
@@ -125,10 +125,7 @@ def _put_file(fs: Any, local: str, full: str, limits: Mapping[str, Any]) -> None
 def _age_us(fs: Any, full: str) -> int | None:
     bucket, key, _ = fs.split_path(full)
     headers, body = fs.call("GET", _OBJECT, bucket, key)
-    if "Date" not in headers:
-        return None
-    age = parsedate_to_datetime(headers["Date"]) - datetime.fromisoformat(json.loads(body)["updated"])
-    return max(0, age // timedelta(microseconds=1))  # the reply's own time is in whole seconds
+    return age_when_answered(headers.get("Date"), datetime.fromisoformat(json.loads(body)["updated"]))
 
 
 _NUMBERS = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tidestate.statestore.errors import UsageError
@@ -17,6 +15,7 @@ from tidestate.statestore.storage.dialects.dialect import (
     ErrorNames,
     SeenFile,
     Versions,
+    age_when_answered,
     bounded_upload,
 )
 
@@ -26,8 +25,6 @@ S3_TIMEOUTS = {
     "retries": {"total_max_attempts": 1, "mode": "standard"},
 }
 """botocore's, in seconds of silence. It does not retry: a create that it repeats would find its own object."""
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def _connect(root: str, options: Mapping[str, Any]) -> Any:
@@ -68,7 +65,7 @@ def _age_us(fs: Any, full: str) -> int | None:
     bucket, key, _ = fs.split_path(full)
     reply = fs.call_s3("head_object", Bucket=bucket, Key=key)
     date = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
-    return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
+    return age_when_answered(date, reply["LastModified"])
 
 
 def _look(fs: Any, full: str) -> SeenFile:

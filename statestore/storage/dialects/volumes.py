@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tidestate.statestore.storage.dialects.dialect import (
     Dialect,
     ErrorNames,
     Reply,
+    age_when_answered,
     below_in_folders,
 )
 
@@ -263,10 +264,7 @@ def _put_file(fs: VolumesFiles, local: str, full: str, limits: Mapping[str, Any]
 
 def _age_us(fs: VolumesFiles, full: str) -> int | None:
     headers = fs.info(full)["headers"]
-    if "Date" not in headers:
-        return None
-    age = parsedate_to_datetime(headers["Date"]) - parsedate_to_datetime(headers["Last-Modified"])
-    return max(0, age // timedelta(microseconds=1))
+    return age_when_answered(headers.get("Date"), parsedate_to_datetime(headers["Last-Modified"]))
 
 
 def _server(root: str, options: Mapping[str, Any]) -> str:

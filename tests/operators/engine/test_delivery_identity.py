@@ -28,7 +28,8 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import plan_rewind, rewind
+from tidestate.recovery.moves.reset import plan_reset
+from tidestate.recovery.moves.rewind import plan_replay, rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import FencedError
@@ -153,7 +154,7 @@ def test_a_clean_stop_acknowledges_and_a_plan_says_so(tmp_path: Path) -> None:
     head = checkpoint.head()
     assert head is not None
     assert (head.manifest.delivered.panes, delivered(checkpoint, head.manifest).panes) == (5, 6)
-    replay = plan_rewind(checkpoint, 3).replay
+    replay = plan_replay(checkpoint, plan_reset(checkpoint, 3))
     assert [one.delivered for one in replay.panes] == [True] * 3
     run(tmp_path, again, STREAM[:5])
     assert again.offered == []

@@ -22,7 +22,8 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered, DeliveryId
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import plan_rewind, rewind
+from tidestate.recovery.moves.reset_plan import ResetPlan
+from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UsageError
@@ -164,7 +165,9 @@ def test_rewound_rows_come_again_under_new_ids_and_the_plan_lists_them(tmp_path:
     late = Receiver()
     run(tmp_path, late)
     before = late.rows.copy()
-    planned = plan_rewind(Checkpoint.open(tmp_path), 4)
+    planned = ResetPlan.of_rewind(Checkpoint.open(tmp_path), 4)
+    assert planned.replay is not None
+    assert planned.reset is not None
     assert [(one.checkpoint, one.delivered) for one in planned.replay.late] == [(5, True), (6, True)]
     assert [number for number, _ in planned.reset.again] == [5, 6]
     assert "late rows up to checkpoint 6" in " ".join(tidestate("show", tmp_path).stdout.split())

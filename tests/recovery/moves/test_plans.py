@@ -25,7 +25,7 @@ from tidestate.recovery.moves.fork import execute_fork, plan_fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale
 from tidestate.recovery.moves.reset import execute_reset, plan_reset
-from tidestate.recovery.moves.rewind import plan_rewind
+from tidestate.recovery.moves.reset_plan import ResetPlan
 from tidestate.recovery.retention.collection import collect, execute_collection, plan_collection
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, TidestateError, UsageError
@@ -98,9 +98,9 @@ def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> No
     divided = plan_rescale(checkpoint, 3)
     execute_rescale(checkpoint, divided)
     assert checkpoint.read(6).manifest == divided.manifest
-    back = plan_rewind(checkpoint, 3)
-    execute_reset(checkpoint, back.reset)
-    assert checkpoint.read(7).manifest == back.reset.manifest
+    back = plan_reset(checkpoint, 3)
+    execute_reset(checkpoint, back)
+    assert checkpoint.read(7).manifest == back.manifest
     forked = plan_fork(root, tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
     assert execute_fork(forked) == forked.result
@@ -126,8 +126,8 @@ def repaired(root: Path) -> Callable[[Checkpoint], object]:
 
 
 def rewound(root: Path) -> Callable[[Checkpoint], object]:
-    planned = plan_rewind(Checkpoint.open(root), 3)
-    return lambda checkpoint: execute_reset(checkpoint, planned.reset)
+    planned = ResetPlan.of_rewind(Checkpoint.open(root), 3)
+    return lambda _checkpoint: planned.execute()
 
 
 def put_back(root: Path) -> Callable[[Checkpoint], object]:

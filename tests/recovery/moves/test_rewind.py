@@ -25,7 +25,8 @@ from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import DeliveryId, SparkPosition
 from tidestate.recovery.log.moments import checkpoint_at
 from tidestate.recovery.moves.repair import plan_repair
-from tidestate.recovery.moves.rewind import plan_rewind, rewind
+from tidestate.recovery.moves.reset import plan_reset
+from tidestate.recovery.moves.rewind import plan_replay, rewind
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
@@ -155,7 +156,7 @@ def test_kafka_begins_there(tmp_path: Path) -> None:
         spark = SparkPosition("query", batch_id, (), end)
         head = checkpoint.publish(following(checkpoint, head, spark=spark))
     kafka = '{"flights": {"0": 10, "1": 7}}'
-    replay = plan_rewind(checkpoint, 2).replay
+    replay = plan_replay(checkpoint, plan_reset(checkpoint, 2))
     assert [(one.begin, one.starting_offsets) for one in replay.sources] == [
         (kafka, kafka),
         ("5", None),
