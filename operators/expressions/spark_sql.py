@@ -25,6 +25,7 @@ from tidestate.operators.expressions.binding import bind_expression
 from tidestate.operators.expressions.casts import DAY_LENGTH_US, try_cast
 from tidestate.operators.expressions.coercion import MAX_DIGITS, common_type
 from tidestate.operators.expressions.operands import Operand
+from tidestate.operators.expressions.sql_types import sql_name
 from tidestate.operators.expressions.tree import INSTANT, LOCAL, CallNode, ColumnNode, ExprNode, nodes_of
 from tidestate.operators.zones.rules import UTC
 from tidestate.statestore.errors import expect, of_type
@@ -33,20 +34,6 @@ MOST_SQL = 20_000
 """Letters of the text of an expression: where a value is named twice, nested ones double it each time."""
 _BOOL, _INT, _LONG, _SINGLE, _DOUBLE = pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64()
 _TEXT, _DATE = pa.string(), pa.date32()
-_TYPES: dict[pa.DataType, str] = {
-    _BOOL: "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    _INT: "int",
-    _LONG: "bigint",
-    _SINGLE: "float",
-    _DOUBLE: "double",
-    _TEXT: "string",
-    pa.binary(): "binary",
-    _DATE: "date",
-    INSTANT: "timestamp",
-    LOCAL: "timestamp_ntz",
-}
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9 _.,:;/+-]*", re.ASCII)
 """What every parser takes as it is, with any setting of escapes and variables."""
 _DAY = f"{DAY_LENGTH_US}L"
@@ -59,11 +46,8 @@ class NoSqlError(Exception):
 
 
 def spark_type_name(kind: pa.DataType) -> str | None:
-    """What Spark calls a type of plain values; None for others."""
-    if pa.types.is_decimal128(kind):
-        has_digits = 0 <= kind.scale <= kind.precision <= MAX_DIGITS
-        return f"decimal({kind.precision},{kind.scale})" if has_digits else None
-    return _TYPES.get(kind)
+    """What Spark calls a type of plain values; None for others, as of numbers without a sign."""
+    return None if pa.types.is_unsigned_integer(kind) else sql_name(kind)
 
 
 def spark_sql(tree: ExprNode, schema: pa.Schema, names: Mapping[str, str]) -> str:

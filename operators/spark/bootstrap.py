@@ -20,12 +20,13 @@ from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.platforms import platform_of
+from tidestate.operators.spark.scan.batch import SparkRows
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.start_checks import check_plan
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.transport import SparkRows, SparkTransport
+from tidestate.operators.spark.transport import SparkTransport
 from tidestate.operators.spark.types import arrow_schema, read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.spark_log import NOTHING_READ

@@ -42,8 +42,8 @@ from tidestate.operators.spark.monitoring import (
 )
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
-from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
+from tidestate.operators.spark.scan.batch import BatchScans, SparkRows
+from tidestate.operators.spark.transport import SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_log import (
@@ -375,8 +375,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)
-            scan = self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver)
-            return Position(spark=spark, scan=with_partials(scan, taken))
+            return Position(spark=spark, scan=self._scans.outcome(taken))
 
         with self._described():
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)

@@ -29,6 +29,8 @@ from pyspark.sql.types import StructType
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
 from tidestate.operators.engine.tasks import Stopwatch
+from tidestate.operators.expressions.coercion import MAX_DIGITS
+from tidestate.operators.expressions.sql_types import quoted, type_named
 from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_left_out, classify_sliced
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
@@ -36,10 +38,9 @@ from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
-from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import Pause
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
-from tidestate.operators.spark.types import arrow_schema, quoted
+from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.limits import KEY_BYTES
@@ -150,7 +151,13 @@ def _of_columns(number: int, plan: Plan, slicing: Slicing, read: Mapping[str, st
 
 def _is_exact(kind: str) -> bool:
     """Whether values of the type are combined by what they are: the same to Spark and to Arrow."""
-    return kind in EXACT_TYPES or kind in TEXT_TYPES or decimal_of(kind) is not None
+    return kind in EXACT_TYPES or kind in TEXT_TYPES or _digits(kind) > 0
+
+
+def _digits(kind: str) -> int:
+    """Those of a decimal type; 0 for any other."""
+    found = type_named(kind)
+    return found.precision if found is not None and pa.types.is_decimal(found) else 0
 
 
 def _refusal(sql: SqlPlan) -> str | None:
@@ -169,9 +176,8 @@ def _refusal(sql: SqlPlan) -> str | None:
     for partial, value in zip(sql.slicing.partials, sql.values, strict=True):
         if value is None:
             continue
-        digits = decimal_of(value.type)
         texts = value.function in ("min", "max") and value.type in TEXT_TYPES
-        if texts or (value.function == "sum" and digits and digits[0] + ADDED_DIGITS > 38):
+        if texts or (value.function == "sum" and _digits(value.type) + ADDED_DIGITS > MAX_DIGITS):
             return f"{partial.name!r} is a {partial.function} of type {value.type}"
     return None
 

@@ -28,7 +28,8 @@ from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import Broadcast
-from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError, read_ranges
+from tidestate.operators.spark.scan.decide import NeedsJvmError
+from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
 

@@ -21,19 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
+from tidestate.operators.expressions.sql_types import type_named
 from tidestate.operators.spark.scan.decide import (
     Branch,
     Condition,
     Constant,
     DirectScan,
     FileColumn,
+    NeedsJvmError,
     PathValue,
     ReadColumn,
 )
 from tidestate.recovery.spark.parquet_types import is_written_as
-from tidestate.statestore.errors import TidestateError
-from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.errors import TidestateError, expect
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
@@ -45,12 +45,6 @@ ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DI
 CALENDAR = {"date": -25202, "timestamp": -25202 * 86_400_000_000}
 """1901-01-01: up to 1900, Spark may read a value in the Julian calendar, or in the time zone's local mean time."""
 WRITER, LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
-
-_ARROW = PLAIN_TYPES | {"timestamp": TIME}
-
-
-class NeedsJvmError(Exception):
-    """A file or a batch that Spark must read, and why."""
 
 
 def check_footer(
@@ -90,8 +84,7 @@ def undated_columns(footer: pq.FileMetaData, places: Mapping[FileColumn, int | N
 @cache
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type of a column of Spark's type ``kind``."""
-    decimal = decimal_of(kind)
-    return pa.decimal128(*decimal) if decimal is not None else _ARROW[kind]
+    return expect(type_named(kind), "a column has a type that can be read", type=kind)
 
 
 def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileColumn] = frozenset()) -> None:
