@@ -42,7 +42,7 @@ _FAR_DAYS = 100_000_000
 
 
 class NoSqlError(Exception):
-    """What Spark SQL does not compute, as a reason: of an expression the function, with the types that it has there."""
+    """What Spark SQL does not compute: of an expression the function, with the types that it has there."""
 
 
 def spark_type_name(kind: pa.DataType) -> str | None:

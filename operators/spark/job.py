@@ -134,21 +134,8 @@ class JobOnSpark(StreamJob, SparkJob):
         mending = SparkRepair(checkpoint, self.policy, every, self.hook, sources)
         job = self.begin(graph, checkpoint, mending.compare)
         read = mending.repair(job.head)
-        ticks = graph.clocked or self.sinks.may_lag
-        return kind(
-            self.platform,
-            job,
-            spark_log,
-            read,
-            self.sinks,
-            self.tick / 1e6 if ticks else None,
-            scans,
-            partial(past_rows, self, job.graph),
-            in_driver=self.in_driver,
-            sql_partials=self.sql_partials,
-            retain=self.retain,
-            metrics=self.metrics,
-        )
+        replayed, ticks = partial(past_rows, self, job.graph), graph.clocked or self.sinks.may_lag
+        return kind(self, job, spark_log, read, scans, replayed, ticks=ticks)
 
 
 def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
@@ -40,9 +39,9 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
     set_gauges,
 )
-from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
 from tidestate.operators.spark.scan.batch import BatchScans, SparkRows
+from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.transport import SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest, Scan
@@ -59,7 +58,6 @@ from tidestate.recovery.log.spark_log import (
 )
 from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.log.topic_offsets import TopicOffsets
-from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError
@@ -107,21 +105,16 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
 
     def __init__(
         self,
-        platform: Platform,
+        settings: StreamJob,
         job: Job,
         spark_log: SparkLog,
         read: FilesRead,
-        sinks: Sinks[DataFrame],
-        tick_s: float | None,
         scans: BatchScans,
         replayed: Callable[[DataFrame | Mapping[str, DataFrame]], DataFrame],
         *,
-        in_driver: bool,
-        sql_partials: bool,
-        retain: CheckpointRetention | None,
-        metrics: int | str | None,
+        ticks: bool,
     ) -> None:
-        self._platform = platform
+        self._platform = settings.platform
         self._noted_since_us: int | None = None
         self._job = job
         self._scans = scans
@@ -136,11 +129,16 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
-        self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        transport = SparkTransport(platform, in_driver=in_driver, sql_partials=sql_partials)
-        still = lambda: not self._over  # noqa: E731
+        self._ticker = Ticker(self._tick, settings.tick / 1e6) if ticks else None
         self._driver: Driver[SparkRows, DataFrame] = Driver(
-            job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
+            job,
+            SparkTransport(self._platform, in_driver=settings.in_driver, sql_partials=settings.sql_partials),
+            settings.sinks,
+            wait=self._wait,
+            still=lambda: not self._over,
+            retain=settings.retain,
+            metrics=settings.metrics,
+            behind=self._behind,
         )
 
     @property
@@ -248,9 +246,9 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
     def _behind(self) -> tuple[TopicOffsets, ...]:
         """How far each source was behind at Spark's newest report; nothing before the first, nor without Java."""
         try:
-            report = None if self._query is None else self._query.lastProgress
+            report = self._spark_query.lastProgress
             return offsets_behind_of(None if report is None else report_of(report))
-        except Exception:  # Java has ended
+        except Exception:  # the query has not started, or Java or the server has ended
             return ()
 
     def _with_checkpoint(self, report: Report) -> Report:
