@@ -116,7 +116,8 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
     ) -> None:
         self._platform = settings.platform
         self._noted_since_us: int | None = None
-        self._job = job
+        self._job, self._job_name = job, job.plan.name
+        self._root = public_url(job.checkpoint.objects.root)
         self._scans = scans
         self._replayed = replayed
         self._scan: Scan | None = None
@@ -141,14 +142,6 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
             behind=self._behind,
         )
 
-    @property
-    def _root(self) -> str:
-        return public_url(self._job.checkpoint.objects.root)
-
-    @property
-    def _job_name(self) -> str:
-        return self._job.plan.name
-
     def _progress(self) -> Mapping[str, Progress]:
         return self._job.progress
 
@@ -171,7 +164,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
                 put_back(self._driver)
                 self._driver.begin()
             objects = self._job.checkpoint.objects
-            name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
+            name = free_query_name(self._platform.session, self._job_name, objects.root)
             writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
@@ -302,13 +295,13 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         since = self._driver.offers.waiting_since_us
         if pause_s >= NOTED_PAUSE_S and since != self._noted_since_us:
             self._noted_since_us = since
-            self._platform.note_in_ui(f"{self._job.plan.name}: waits for a sink since {time_text(since)} UTC")
+            self._platform.note_in_ui(f"{self._job_name}: waits for a sink since {time_text(since)} UTC")
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
     def _described(self) -> contextlib.AbstractContextManager[None]:
         """Spark jobs of the next checkpoint have its name meanwhile."""
-        return self._platform.described(f"{self._job.plan.name}: checkpoint {self._job.head.id + 1}")
+        return self._platform.described(f"{self._job_name}: checkpoint {self._job.head.id + 1}")
 
     def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
@@ -379,7 +372,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
         self._scan = made.scan
         if self._has_gauges:
-            self._has_gauges = set_gauges(self._platform, self._job.plan.name, gauge_values(made))
+            self._has_gauges = set_gauges(self._platform, self._job_name, gauge_values(made))
         self._batches[batch_id] = {
             "observedMetrics": {NAME: observed_values(made)},
             NAME: brief(made, self._driver.finished),

@@ -102,7 +102,7 @@ class QueryInServer(QueryOnSpark):
 
     @property
     def name(self) -> str:
-        return str(self._job.plan.name)
+        return self._job_name
 
     @property
     def isActive(self) -> bool:  # noqa: N802
