@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,17 +11,14 @@ from tidestate.operators.describe.altered import Altered
 from tidestate.operators.expressions.tree import RowExpression
 from tidestate.operators.plan.gaps import computed_spans_us
 from tidestate.operators.plan.input_spec import Check, least_computed_span
-from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
-from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import moved_one
-from tidestate.statestore.arrays import Flags, Times
-from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.spec.tables import TIME, TableSpec
+from tidestate.operators.rows.union import PassingPlan
+from tidestate.statestore.spec.tables import TIME
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlteredPlan(Plan):
+class AlteredPlan(PassingPlan):
     """Rows go to state partitions by their time, as in a union."""
 
     altered: Altered
@@ -30,10 +26,6 @@ class AlteredPlan(Plan):
     """What says how far each row is shifted; None where all are by as much."""
     duration: RowExpression | None = None
     """What says how long each row lasts; None where all last as long, or keep their ends."""
-
-    @property
-    def tables(self) -> tuple[TableSpec, ...]:
-        return self.held_tables
 
     @property
     def held_by(self) -> tuple[str, ...]:
@@ -51,22 +43,12 @@ class AlteredPlan(Plan):
         return self.altered.signed is False
 
     @property
-    def retracts(self) -> bool:
-        return PANE_KIND in self.input.schema.names and not self.has_plain_rows
-
-    @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
         end, schema = self.altered.end, self.input.schema
         return schema if end is None or end in schema.names else schema.append(pa.field(end, TIME))
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
-        """None: the reader of the rows decides what is too late."""
-        return np.zeros(len(times), bool)
-
-    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
-        return self.taking(view, arriving, context, self._moved)
-
-    def _moved(self, rows: pa.Table) -> Transition:
+    def passed(self, rows: pa.Table) -> Transition:
+        """Their times are moved."""
         about = self.altered
         shift = about.shift_us if self.shift is None else computed_spans_us(self.shift, rows)
         starts = _later(rows[self.input.event_time], shift)
@@ -81,8 +63,7 @@ class AlteredPlan(Plan):
         if about.end is not None and ends is not None:
             place = rows.schema.get_field_index(about.end)
             rows = rows.append_column(about.end, ends) if place < 0 else rows.set_column(place, about.end, ends)
-        counters = {"passed": rows.num_rows} if rows.num_rows else {}
-        return Transition({}, rows.select(self.pane_schema.names), counters)
+        return super().passed(rows)
 
     def output_watermark(self, watermark: int, column: str) -> int:
         """The watermark, shifted by no more than any row; a later row is behind it only if it arrived behind

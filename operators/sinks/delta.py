@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
 from tidestate.operators.sinks.compaction import Compaction
-from tidestate.operators.sinks.forms import Form, Formed, newest_of
+from tidestate.operators.sinks.forms import Form, Formed
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.partitions import PartitionChoice, other_partitions, target_partitions
-from tidestate.operators.sinks.rows import Rows, Tables, tables_of
+from tidestate.operators.sinks.rows import Rows, Tables, newest_of, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink

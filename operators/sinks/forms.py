@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.plan.plan import PANE_KIND
-from tidestate.operators.sinks.rows import Tables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -116,14 +115,6 @@ def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """The last row of each identity: all that an upsert needs of them."""
     last = _identities(rows, by).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
     return rows.take(pa.array(np.sort(last.to_numpy())))
-
-
-def newest_of(tables: Tables, by: Sequence[str]) -> pa.Table:
-    """The `newest_rows` of all ``tables``, of which one is in memory at a time, besides these."""
-    newest = tables.schema.empty_table()
-    for table in tables.each:
-        newest = newest_rows(pa.concat_tables([newest, table]), by)
-    return newest
 
 
 def _net(rows: pa.Table, by: Sequence[str], is_plain: bool) -> Formed:

@@ -17,10 +17,10 @@ from tidestate.operators.sinks.columns import (
     without_unsigned,
 )
 from tidestate.operators.sinks.compaction import Compaction
-from tidestate.operators.sinks.forms import Form, newest_of
+from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.partitions import PartitionChoice, PartitionUnit, other_partitions, target_partitions
-from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.rows import Rows, newest_of, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_iceberg
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids

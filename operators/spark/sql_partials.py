@@ -41,6 +41,7 @@ from tidestate.operators.progress.progress import Context, plain_until, watermar
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.scan.batch import Pause
+from tidestate.operators.spark.scan.decide import INTEGERS
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
 from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.arrays import Flags, Values
@@ -64,10 +65,9 @@ LATE_SIDE, FUTURE_SIDE, LEFT_OUT, SIDE_COUNT = 1, 2, 3, 4
 """The sides of the watermark that rows are on, by their numbers: 0 is that of most. Those that a condition leaves out
 are on none, as they are in no slice.
 """
-INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 FLOAT_TYPES = ("float", "double")
 TEXT_TYPES = ("string", "binary")
-EXACT_TYPES = frozenset({*INTEGER_TYPES, "boolean", "date", "timestamp", "timestamp_ntz"})
+EXACT_TYPES = frozenset({*INTEGERS, "boolean", "date", "timestamp", "timestamp_ntz"})
 ADDED_DIGITS = 10
 """Spark sums decimals in a type with so many digits more; past 38 a sum would not fit."""
 
