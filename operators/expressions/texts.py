@@ -21,6 +21,7 @@ from tidestate.operators.expressions.arrays import (
     elements_at,
     nulls_of,
     numbers_of,
+    repeat_value,
     run,
     text_bytes,
     without,
@@ -31,6 +32,7 @@ from tidestate.operators.expressions.operands import Binders, BoundCall, Kernel,
 MAX_PATTERN = 1_000
 MAX_PADDING = 1_000
 _TEXT, _BOOL = pa.string(), pa.bool_()
+_EMPTY = pa.scalar("", _TEXT)
 _PLACES = range(-(2**31), 2**31)
 _SPECIAL = frozenset(".^$*+?()[]{}|\\")
 
@@ -75,7 +77,7 @@ def _bind_concat(call: BoundCall) -> Operand:
 
 def _concat(*data: Datum) -> pa.Array:
     columns = as_arrays(*data)
-    return pc.binary_join_element_wise(*columns, pa.scalar("", _TEXT)) if len(columns) > 1 else columns[0]
+    return pc.binary_join_element_wise(*columns, _EMPTY) if len(columns) > 1 else columns[0]
 
 
 def _bind_concat_ws(call: BoundCall) -> Operand:
@@ -88,7 +90,7 @@ def _joined(*data: Datum, separator: str) -> pa.Array:
     first, *other_texts = as_arrays(*data)
     all_null = reduce(partial(run, "and"), (column.is_null() for column in (first, *other_texts)))
     # Arrow 26 leaves a row out of the result, not empty, if all of it is skipped.
-    first = pc.if_else(all_null, pa.scalar("", _TEXT), first)
+    first = pc.if_else(all_null, _EMPTY, first)
     return pc.binary_join_element_wise(first, *other_texts, pa.scalar(separator, _TEXT), null_handling="skip")
 
 
@@ -152,17 +154,13 @@ def _bind_split_part(call: BoundCall) -> Operand:
 def _part(column: pa.Array, separator: str, position: int) -> pa.Array:
     """The part between separators, from the end if ``position`` is negative; empty where there are fewer parts."""
     if not separator:
-        return column if position in (1, -1) else without(_emptied(column), nulls_of(column))
+        return column if position in (1, -1) else without(repeat_value(_EMPTY, len(column)), nulls_of(column))
     parts = cast(pa.ListArray, pc.split_pattern(column.fill_null(""), separator))
     indices, is_missing = elements_at(parts, position)
     # Each text has a part: there is something to take where the one that is asked for is missing.
     part_texts = parts.values.take(pa.array(np.where(is_missing, np.asarray(parts.offsets[:-1]), indices)))
-    results = pc.if_else(pa.array(is_missing), pa.scalar("", _TEXT), part_texts)
+    results = pc.if_else(pa.array(is_missing), _EMPTY, part_texts)
     return without(results, nulls_of(column))
-
-
-def _emptied(column: pa.Array) -> pa.Array:
-    return pa.repeat(pa.scalar("", _TEXT), len(column))
 
 
 def _bind_lpad(call: BoundCall) -> Operand:

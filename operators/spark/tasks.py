@@ -17,7 +17,6 @@ import gc
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -75,22 +74,13 @@ Packed = tuple[bytes, ...]
 """The entries of state partitions, for each task its own."""
 
 
-class HasValue(Protocol):
-    """A broadcast of Spark's, in a task."""
-
-    @property
-    def value(self) -> Packed:
-        """What was broadcast, as the tasks see it."""
-        ...
-
-
 @dataclass(frozen=True)
 class StatesOfTasks:
     """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
     have changed since. Of a state partition the last entry counts.
     """
 
-    before: tuple[HasValue, ...] = ()
+    before: tuple[Broadcast[Packed], ...] = ()
     changed: Packed = ()
 
     def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:

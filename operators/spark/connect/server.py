@@ -97,19 +97,12 @@ class QueryInServer(QueryOnSpark):
         return self._log.query_id() or ""
 
     @property
-    def runId(self) -> str:  # noqa: N802
-        return str(self._spark_query.runId)
-
-    @property
     def name(self) -> str:
         return self._job_name
 
     @property
     def isActive(self) -> bool:  # noqa: N802
         return not self._has_ended
-
-    def exception(self) -> Exception | None:
-        return self._failure if isinstance(self._failure, Exception) else None
 
     @property
     def _over(self) -> bool:
