@@ -116,13 +116,13 @@ class Trace:
 
 _called = set[str]()
 """What this process has run so far of what the driver sends."""
-FIRST = ".first"
+FIRST_OF_PROCESS = ".first"
 """What the name of a file ends with that says of a task that its process has run none such before."""
 
 
 class Traced:
     """A function that is sent to tasks; each call leaves in ``folder`` what it ran through, and a file with the end
-    `FIRST` where this process has not called it before.
+    `FIRST_OF_PROCESS` where this process has not called it before.
     """
 
     def __init__(self, function: Callable[..., Iterator[Any]], folder: str) -> None:
@@ -132,7 +132,7 @@ class Traced:
         trace, name, task = Trace(), getattr(self.function, "__name__", ""), uuid.uuid4().hex
         if name not in _called:
             _called.add(name)
-            Path(self.folder, f"{task}{FIRST}").touch()
+            Path(self.folder, f"{task}{FIRST_OF_PROCESS}").touch()
         with trace.on():
             yield from self.function(*given)
         Path(self.folder, f"{task}.json").write_text(json.dumps(trace.found()))
@@ -237,7 +237,7 @@ def on_spark(folder: Path, paths: set[Shortcut]) -> dict[str, list[str]]:
         for number in range(MOST_BATCHES):
             pq.write_table(_batch(number), folder / "input" / f"{number}.parquet")
             query.processAllAvailable()
-            if traces and not any(seen.glob(f"*{FIRST}")):
+            if traces and not any(seen.glob(f"*{FIRST_OF_PROCESS}")):
                 break
         else:
             raise RuntimeError("each batch had a task in a process that had run none before")

@@ -103,7 +103,7 @@ class AlteredPlan(PassingPlan):
         return schema if end is None or end in schema.names else schema.append(pa.field(end, TIME))
 
     def passed(self, rows: pa.Table) -> Transition:
-        """Their times are moved."""
+        """Their times are moved before they pass, and so are ends that they have."""
         about = self.altered
         shift = about.shift_us if self.shift is None else computed_spans_us(self.shift, rows)
         starts = _later(rows[self.input.event_time], shift)

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from tidestate.operators.spark.scan.decide import NeedsJvmError
 
-T = TypeVar("T")
+Found = TypeVar("Found")
 
 
-def found_or_reason(find: Callable[[], T]) -> T | str:
+def found_or_reason(find: Callable[[], Found]) -> Found | str:
     """What ``find`` returns; the reason as text where Spark must read."""
     try:
         return find()
