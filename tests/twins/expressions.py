@@ -118,7 +118,7 @@ def as_type(kind: pa.DataType, typed: Typed) -> Any:
     if is_float(kind):
         return float(value)
     if pa.types.is_decimal(kind):  # with all the digits after the point that its type has: as text these are seen
-        return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=Context(prec=100))
+        return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=EXACT)
     return value
 
 
