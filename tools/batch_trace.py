@@ -9,7 +9,8 @@ of `operators`, outside of aggregates, errors and what a user writes (`describe`
 made or a method is called.
 
 On Spark the driver is traced in the thread of ``foreachBatch``, and tasks in their workers: the functions that the
-driver sends are wrapped in `Traced`, which leaves what it has seen in a folder. ``spark`` reads files in tasks,
+driver sends are wrapped in `Traced`, which leaves what it has seen in a folder. Which worker runs a task is not known
+before: a batch counts once each of its tasks is in a process that has run such a one. ``spark`` reads files in tasks,
 ``spark-frame`` lets Spark read them, ``spark-driver`` processes the batch in the driver, as all small ones are.
 """
 
@@ -38,7 +39,7 @@ import tidestate as ts
 from tidestate import OperatorStream, agg
 from tidestate.operators.streams.running import Shortcut
 
-WARM, ROWS = 3, 200
+WARM, MOST_BATCHES, ROWS = 3, 50, 200
 SECOND_US = 1_000_000
 SENT = {"transport": ("scan_rows", "level_rows", "map_side", "level_side")}
 """What the driver sends to tasks, by module of `tidestate.operators.spark`."""
@@ -113,17 +114,28 @@ class Trace:
         }
 
 
+_called = set[str]()
+"""What this process has run so far of what the driver sends."""
+FIRST_OF_PROCESS = ".first"
+"""What the name of a file ends with that says of a task that its process has run none such before."""
+
+
 class Traced:
-    """A function that is sent to tasks; each call leaves in ``folder`` what it ran through."""
+    """A function that is sent to tasks; each call leaves in ``folder`` what it ran through, and a file with the end
+    `FIRST_OF_PROCESS` where this process has not called it before.
+    """
 
     def __init__(self, function: Callable[..., Iterator[Any]], folder: str) -> None:
         self.function, self.folder = function, folder
 
     def __call__(self, *given: Any) -> Iterator[Any]:
-        trace = Trace()
+        trace, name, task = Trace(), getattr(self.function, "__name__", ""), uuid.uuid4().hex
+        if name not in _called:
+            _called.add(name)
+            Path(self.folder, f"{task}{FIRST_OF_PROCESS}").touch()
         with trace.on():
             yield from self.function(*given)
-        Path(self.folder, f"{uuid.uuid4().hex}.json").write_text(json.dumps(trace.found()))
+        Path(self.folder, f"{task}.json").write_text(json.dumps(trace.found()))
 
 
 @cache
@@ -197,7 +209,7 @@ def on_spark(folder: Path, paths: set[Shortcut]) -> dict[str, list[str]]:
     """One batch of files in a local session: the driver's part, and that of its tasks."""
     from tools.java import local_session  # imports pyspark
 
-    trace, seen = Trace(), folder / "tasks"
+    traces, seen = list[Trace](), folder / "tasks"
     seen.mkdir()
     spark = local_session("batch-trace")
     with ExitStack() as stack:
@@ -207,7 +219,7 @@ def on_spark(folder: Path, paths: set[Shortcut]) -> dict[str, list[str]]:
             for name in names:
                 if hasattr(target, name):
                     stack.enter_context(patch.object(target, name, Traced(getattr(target, name), str(seen))))
-        stack.enter_context(_hooked(trace, seen))
+        stack.enter_context(_hooked(traces, seen))
         stream = spark.readStream.schema("t timestamp, k long, v long").option("maxFilesPerTrigger", 1)
         (folder / "input").mkdir()
         query = (
@@ -222,16 +234,20 @@ def on_spark(folder: Path, paths: set[Shortcut]) -> dict[str, list[str]]:
             )
             .start()
         )
-        for number in range(WARM + 1):
+        for number in range(MOST_BATCHES):
             pq.write_table(_batch(number), folder / "input" / f"{number}.parquet")
             query.processAllAvailable()
+            if traces and not any(seen.glob(f"*{FIRST_OF_PROCESS}")):
+                break
+        else:
+            raise RuntimeError("each batch had a task in a process that had run none before")
         query.stop()
-    return merged([trace.found(), *(json.loads(path.read_text()) for path in seen.glob("*.json"))])
+    return merged([traces[-1].found(), *(json.loads(path.read_text()) for path in seen.glob("*.json"))])
 
 
 @contextmanager
-def _hooked(trace: Trace, seen: Path) -> Iterator[None]:
-    """Trace the batch after the warm ones, and forget what tasks left before."""
+def _hooked(traces: list[Trace], seen: Path) -> Iterator[None]:
+    """Trace each batch after the warm ones, and forget what tasks left before."""
     module, name = HOOKED
     kind = next(
         value for value in vars(import_module(module)).values() if isinstance(value, type) and hasattr(value, name)
@@ -241,9 +257,10 @@ def _hooked(trace: Trace, seen: Path) -> Iterator[None]:
     def hooked(query: Any, batch: Any, number: int) -> Any:
         if number < WARM:
             return real(query, batch, number)
-        for path in seen.glob("*.json"):
+        for path in seen.iterdir():
             path.unlink()
-        with trace.on():
+        traces.append(Trace())
+        with traces[-1].on():
             return real(query, batch, number)
 
     with patch.object(kind, name, hooked):

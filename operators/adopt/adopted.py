@@ -101,8 +101,10 @@ def _delay_us(graph: Graph) -> int:
     """The delay of the job's watermark, which must be one that Spark has."""
     plan, generator = graph.output, graph.output.input.watermarks.generator
     is_plain_job = graph.single and plan.input.watermarks.by is None and not (plan.in_order or plan.input.signed)
-    if is_plain_job and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.input.event_time):
-        return generator.delay_us
+    if is_plain_job and isinstance(generator, MaxEventTime):
+        delay_us = generator.delay_us
+        if generator == MaxEventTime(plan.input.event_time, delay_us):
+            return delay_us
     raise UsageError(
         "the job must be one operator on one stream, as the query is, with watermark_delay= as its only watermark "
         "setting and without .in_order()",
@@ -116,10 +118,6 @@ def _has_windows(plan: WindowPlan, kind: Kind) -> bool:
     if kind == "sessions":
         return type(plan.kind) is Sessions and plan.kind.gap_column is None
     return type(plan.kind) is Sliding
-
-
-def _is_plain(generator: MaxEventTime, column: str) -> bool:
-    return generator == MaxEventTime(column, generator.delay_us)
 
 
 def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:

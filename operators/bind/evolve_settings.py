@@ -16,9 +16,8 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
 from tidestate.operators.progress.given_origins import GivenOrigins
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
-from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
-from tidestate.operators.rows.union import UnionPlan
+from tidestate.operators.rows.passing import AlteredPlan, UnionPlan
 from tidestate.operators.streams.setting_words import KIND, WORDS, settings_of
 from tidestate.operators.windows.tables import GroupTables
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tidestate.operators.describe.stages import Decode, StoredStage, derivation
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.rows.altered import AlteredPlan
+from tidestate.operators.rows.passing import AlteredPlan
 
 STAGES = "stages"
 """The setting of filters and computed columns, as it is stored and as it is written."""

@@ -21,9 +21,8 @@ from tidestate.operators.expressions.travelling import TravellingExpression
 from tidestate.operators.expressions.tree import CallNode, ColumnNode, LiteralNode
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import BOUNDS, Plan
-from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
-from tidestate.operators.rows.union import UnionPlan
+from tidestate.operators.rows.passing import AlteredPlan, UnionPlan
 from tidestate.operators.stages.compute import BoundCompute, BoundFilter
 from tidestate.operators.stages.expectations import BoundExpectations
 from tidestate.operators.windows.shown import PaneCondition

@@ -38,7 +38,7 @@ from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.watermarks import BEGINNING_US
-from tidestate.operators.rows.altered import AlteredPlan
+from tidestate.operators.rows.passing import AlteredPlan
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.zones.installed import installed_rules
 from tidestate.operators.zones.rules import KeptRules, ZoneRules

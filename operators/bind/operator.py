@@ -36,8 +36,8 @@ from tidestate.operators.expressions.tree import ColumnNode, ExprNode, columns_n
 from tidestate.operators.plan.gaps import check_span, check_span_type
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
+from tidestate.operators.rows.passing import AlteredPlan
 from tidestate.operators.windows.edges import EdgePlan
 from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.plan import WindowPlan

@@ -25,7 +25,7 @@ from tidestate.operators.plan.input_spec import FUTURE_US, InputSpec
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.watermarks import LIMIT_US, Watermarks
-from tidestate.operators.rows.union import UnionPlan
+from tidestate.operators.rows.passing import UnionPlan
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN

@@ -61,11 +61,10 @@ def _bind_sum(call: BoundCall, name: str) -> Operand:
 
 def _numbers(call: BoundCall) -> list[Operand]:
     """The arguments as numbers of one type."""
-    if not all(is_numeric(kind) or pa.types.is_null(kind) for kind in call.types):
-        call.refuse("numbers")
+    operands = _plain_numbers(call)
     if any(pa.types.is_decimal(kind) for kind in call.types) and not any(map(pa.types.is_floating, call.types)):
-        return list(call.operands)[::-1] if pa.types.is_decimal(call.types[1]) else list(call.operands)
-    return unify(call, call.operands, _DOUBLE)
+        return list(operands)[::-1] if pa.types.is_decimal(call.types[1]) else list(operands)
+    return unify(call, operands, _DOUBLE)
 
 
 def _checked(left: Datum, right: Datum, name: str) -> pa.Array:
@@ -128,7 +127,7 @@ def _bind_times(call: BoundCall, name: str) -> Operand:
         return _of_microseconds(right, name, operands)
     if name == "sub" and {left, right} <= {INSTANT, LOCAL, pa.date32()}:
         return _of_microseconds(SPAN, name, unify(call, operands, LOCAL))
-    raise call.error("a time and an interval, two intervals, or two times of which one is taken from the other")
+    return call.refuse("a time and an interval, two intervals, or two times of which one is taken from the other")
 
 
 def _of_microseconds(kind: pa.DataType, name: str, operands: list[Operand]) -> Operand:

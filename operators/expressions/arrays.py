@@ -92,6 +92,15 @@ def by_distinct(column: pa.Array, function: Callable[[Any], Any], kind: pa.DataT
     return values.take(dictionary_column.indices)
 
 
+def elements_at(lists: pa.ListArray, position: int) -> tuple[Numbers, Flags]:
+    """Where the values of ``lists`` have the element of each at a place from 1, or from -1 back; and of which lists
+    there is none. Values of all lists lie one after the other, so one look-up takes an element of each.
+    """
+    starts, ends = (np.asarray(bounds) for bounds in (lists.offsets[:-1], lists.offsets[1:]))
+    indices = starts + position - 1 if position > 0 else ends + position
+    return indices, (indices < starts) | (indices >= ends)
+
+
 def text_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
     """All bytes of a column of text or binary, one after the other; those of null rows may be among them."""
     ends, data = column.buffers()[1:]

@@ -125,7 +125,7 @@ def brought_to(call: BoundCall, operand: Operand, kind: pa.DataType) -> Operand:
         and operand.constant.is_valid
         and not (result.constant or operand.constant).is_valid
     ):
-        raise call.error(f"a literal that is a {kind}, not {operand.constant.as_py()!r}, as it meets one")
+        call.refuse(f"a literal that is a {kind}, not {operand.constant.as_py()!r}, as it meets one")
     return result
 
 

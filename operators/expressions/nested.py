@@ -15,6 +15,7 @@ import xxhash
 from tidestate.operators.expressions.arrays import (
     arrow_column,
     by_distinct,
+    elements_at,
     equal_values,
     flags_of,
     nulls_of,
@@ -117,11 +118,8 @@ def _plain_list(column: pa.Array) -> pa.ListArray:
 
 def _element(column: pa.Array, position: int) -> pa.Array:
     lists = _plain_list(column)
-    starts, ends = (np.asarray(bounds) for bounds in (lists.offsets[:-1], lists.offsets[1:]))
-    # Values of all lists lie one after the other, so one look-up takes an element of each.
-    indices = starts + position - 1 if position > 0 else ends + position
-    is_missing = (indices < starts) | (indices >= ends) | nulls_of(column)
-    return plain_column(lists.values.take(pa.array(indices, mask=is_missing)))
+    indices, is_missing = elements_at(lists, position)
+    return plain_column(lists.values.take(pa.array(indices, mask=is_missing | nulls_of(column))))
 
 
 def _bind_size(call: BoundCall) -> Operand:

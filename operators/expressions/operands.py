@@ -73,11 +73,7 @@ class BoundCall:
 
     def refuse(self, expected: str) -> NoReturn:
         """Raise `UsageError` (``expression-type``): what was expected, the types that were found, and the text."""
-        raise self.error(expected)
-
-    def error(self, expected: str) -> UsageError:
-        """The error that the arguments have other types than ``expected``."""
-        return UsageError(
+        raise UsageError(
             f"{self.node.function} takes {expected}",
             code="expression-type",
             found=[type_text(operand.type) for operand in self.operands],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tidestate.operators.expressions.sql_types import sql_name
+from tidestate.operators.expressions.sql_types import quoted, sql_name
 from tidestate.operators.expressions.tree import CallNode, ColumnNode, ExprNode, LiteralNode
 from tidestate.statestore.spec.arrowtypes import parse_type
 
@@ -59,7 +59,7 @@ def expression_text(tree: ExprNode) -> str:
 def name_text(name: str) -> str:
     """The name of a column or field, in backquotes if it needs them."""
     plain = PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED_WORDS
-    return name if plain else "`" + name.replace("`", "``") + "`"
+    return name if plain else quoted(name)
 
 
 def quoted_text(value: str) -> str:

@@ -25,6 +25,7 @@ from tidestate.operators.expressions.binding import bind_expression
 from tidestate.operators.expressions.casts import DAY_LENGTH_US, try_cast
 from tidestate.operators.expressions.coercion import MAX_DIGITS, common_type
 from tidestate.operators.expressions.operands import Operand
+from tidestate.operators.expressions.sql_types import sql_name
 from tidestate.operators.expressions.tree import INSTANT, LOCAL, CallNode, ColumnNode, ExprNode, nodes_of
 from tidestate.operators.zones.rules import UTC
 from tidestate.statestore.errors import expect, of_type
@@ -33,20 +34,6 @@ MOST_SQL = 20_000
 """Letters of the text of an expression: where a value is named twice, nested ones double it each time."""
 _BOOL, _INT, _LONG, _SINGLE, _DOUBLE = pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64()
 _TEXT, _DATE = pa.string(), pa.date32()
-_TYPES: dict[pa.DataType, str] = {
-    _BOOL: "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    _INT: "int",
-    _LONG: "bigint",
-    _SINGLE: "float",
-    _DOUBLE: "double",
-    _TEXT: "string",
-    pa.binary(): "binary",
-    _DATE: "date",
-    INSTANT: "timestamp",
-    LOCAL: "timestamp_ntz",
-}
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9 _.,:;/+-]*", re.ASCII)
 """What every parser takes as it is, with any setting of escapes and variables."""
 _DAY = f"{DAY_LENGTH_US}L"
@@ -55,15 +42,12 @@ _FAR_DAYS = 100_000_000
 
 
 class NoSqlError(Exception):
-    """Something of an expression that is not in the table: the function, with the types that it has there."""
+    """What Spark SQL does not compute: of an expression the function, with the types that it has there."""
 
 
 def spark_type_name(kind: pa.DataType) -> str | None:
-    """What Spark calls a type of plain values; None for others."""
-    if pa.types.is_decimal128(kind):
-        has_digits = 0 <= kind.scale <= kind.precision <= MAX_DIGITS
-        return f"decimal({kind.precision},{kind.scale})" if has_digits else None
-    return _TYPES.get(kind)
+    """What Spark calls a type of plain values; None for others, as of numbers without a sign."""
+    return None if pa.types.is_unsigned_integer(kind) else sql_name(kind)
 
 
 def spark_sql(tree: ExprNode, schema: pa.Schema, names: Mapping[str, str]) -> str:
@@ -297,18 +281,9 @@ _CASTS: dict[tuple[str, str], Callable[[str, str], str]] = {
 # Comparisons and choices
 
 
-def _infix(call: _Call, sign: str) -> str:
-    _, texts = call.common()
-    return f"({f' {sign} '.join(texts)})"
-
-
-def _not_equal(call: _Call) -> str:
-    return f"(NOT {_infix(call, '=')})"
-
-
-def _between(call: _Call) -> str:
-    _, (value, low, high) = call.common()
-    return f"({value} >= {low} AND {value} <= {high})"
+def _compared(call: _Call, form: str) -> str:
+    """A ``form`` of the arguments in the type in which they meet."""
+    return form.format(*call.common()[1])
 
 
 def _isin(call: _Call) -> str:
@@ -323,16 +298,10 @@ def _joined(call: _Call, word: str) -> str:
     return f"({f' {word} '.join(term.as_type(_BOOL) for term in call.terms)})"
 
 
-def _not(call: _Call) -> str:
-    return f"(NOT {call.terms[0].as_type(_BOOL)})"
-
-
-def _is_null(call: _Call) -> str:
-    return f"({call.terms[0].as_it_is()} IS NULL)"
-
-
-def _is_nan(call: _Call) -> str:
-    return f"isnan({call.terms[0].as_it_is()})"
+def _formed(call: _Call, form: str, kinds: tuple[pa.DataType, ...] = ()) -> str:
+    """A ``form`` of the arguments, each as one of these ``kinds``, or as they are."""
+    types = kinds or tuple(term.kind for term in call.terms)
+    return form.format(*(term.as_type(kind) for term, kind in zip(call.terms, types, strict=True)))
 
 
 def _alike(call: _Call) -> str:
@@ -458,10 +427,6 @@ def _rounded_decimal(call: _Call, text: str, digits: int) -> str:
     return f"CAST({text} AS {_name(call.kind)})"
 
 
-def _root(call: _Call) -> str:
-    return f"sqrt({call.terms[0].as_type(_DOUBLE)})"
-
-
 # Texts
 
 
@@ -482,10 +447,6 @@ def _like(call: _Call) -> str:
     if "\n" in str(call.terms[1].constant()):
         raise call.refusal("a pattern with a line break")
     return f"({call.terms[0].as_type(_TEXT)} LIKE {call.terms[1].as_type(_TEXT)})"
-
-
-def _crc32(call: _Call) -> str:
-    return f"crc32(CAST({call.terms[0].as_type(_TEXT)} AS binary))"
 
 
 def _xxhash64(call: _Call) -> str:
@@ -550,17 +511,6 @@ def _truncated(call: _Call) -> str:
     return _instant_of_date(day) if term.kind == INSTANT else day
 
 
-def _date_add(call: _Call) -> str:
-    start, days = call.terms[0].as_type(_DATE), call.terms[1].as_type(_LONG)
-    total = f"try_add(CAST(unix_date({start}) AS bigint), {days})"
-    return f"date_from_unix_date(try_cast({total} AS int))"
-
-
-def _date_diff(call: _Call) -> str:
-    end, start = (f"CAST(unix_date({term.as_type(_DATE)}) AS bigint)" for term in call.terms)
-    return f"try_cast(try_subtract({end}, {start}) AS int)"
-
-
 def _unix_micros(call: _Call) -> str:
     if call.terms[0].kind != INSTANT:
         raise call.refusal()
@@ -579,17 +529,17 @@ def _cast(call: _Call) -> str:
 
 TRANSLATES: dict[str, Callable[[_Call], str]] = {
     **{
-        name: partial(_infix, sign=sign)
+        name: partial(_compared, form=f"({{}} {sign} {{}})")
         for name, sign in {"eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq_null_safe": "<=>"}.items()
     },
-    "ne": _not_equal,
-    "between": _between,
+    "ne": partial(_compared, form="(NOT ({} = {}))"),
+    "between": partial(_compared, form="({0} >= {1} AND {0} <= {2})"),
     "isin": _isin,
     "and": partial(_joined, word="AND"),
     "or": partial(_joined, word="OR"),
-    "not": _not,
-    "is_null": _is_null,
-    "is_nan": _is_nan,
+    "not": partial(_formed, form="(NOT {})", kinds=(_BOOL,)),
+    "is_null": partial(_formed, form="({} IS NULL)"),
+    "is_nan": partial(_formed, form="isnan({})"),
     **dict.fromkeys(("greatest", "least", "coalesce"), _alike),
     "nullif": _nullif,
     "when": _when,
@@ -604,12 +554,12 @@ TRANSLATES: dict[str, Callable[[_Call], str]] = {
     "abs": partial(_of_sign, form="abs({})"),
     **dict.fromkeys(("floor", "ceil"), _whole),
     "round": _round,
-    "sqrt": _root,
+    "sqrt": partial(_formed, form="sqrt({})", kinds=(_DOUBLE,)),
     **dict.fromkeys(("length", "trim", "ltrim", "rtrim", "substring", "concat", "concat_ws"), _of_texts),
     **dict.fromkeys(("contains", "startswith", "endswith", "split_part", "lpad"), _of_texts),
     "replace": _replaced,
     "like": _like,
-    "crc32": _crc32,
+    "crc32": partial(_formed, form="crc32(CAST({} AS binary))", kinds=(_TEXT,)),
     "xxhash64": _xxhash64,
     **{name: partial(_date_part, name=name) for name in ("year", "quarter", "month", "day")},
     "day_of_week": partial(_date_part, name="dayofweek"),
@@ -621,8 +571,16 @@ TRANSLATES: dict[str, Callable[[_Call], str]] = {
     "to_date": _to_date,
     "to_timestamp": _to_timestamp,
     "date_trunc": _truncated,
-    "date_add": _date_add,
-    "date_diff": _date_diff,
+    "date_add": partial(
+        _formed,
+        form="date_from_unix_date(try_cast(try_add(CAST(unix_date({}) AS bigint), {}) AS int))",
+        kinds=(_DATE, _LONG),
+    ),
+    "date_diff": partial(
+        _formed,
+        form="try_cast(try_subtract(CAST(unix_date({}) AS bigint), CAST(unix_date({}) AS bigint)) AS int)",
+        kinds=(_DATE, _DATE),
+    ),
     "unix_micros": _unix_micros,
     "timestamp_micros": _timestamp_micros,
     "cast": _cast,

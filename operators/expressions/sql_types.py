@@ -1,4 +1,4 @@
-"""Types that a cast may make, by the names that SQL has for them. Pure."""
+"""What SQL calls the types that a cast may make, and how it quotes names. Pure."""
 
 from __future__ import annotations
 
@@ -43,3 +43,8 @@ def sql_name(kind: pa.DataType) -> str | None:
     if pa.types.is_decimal128(kind):
         return f"decimal({kind.precision},{kind.scale})" if 0 <= kind.scale <= kind.precision else None
     return _BY_TYPE.get(kind)
+
+
+def quoted(name: str) -> str:
+    """A name of a column in backquotes, in which each letter stands for itself."""
+    return "`" + name.replace("`", "``") + "`"

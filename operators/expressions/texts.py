@@ -18,8 +18,10 @@ from tidestate.operators.expressions.arrays import (
     Datum,
     as_arrays,
     by_distinct,
+    elements_at,
     nulls_of,
     numbers_of,
+    repeat_value,
     run,
     text_bytes,
     without,
@@ -30,6 +32,7 @@ from tidestate.operators.expressions.operands import Binders, BoundCall, Kernel,
 MAX_PATTERN = 1_000
 MAX_PADDING = 1_000
 _TEXT, _BOOL = pa.string(), pa.bool_()
+_EMPTY = pa.scalar("", _TEXT)
 _PLACES = range(-(2**31), 2**31)
 _SPECIAL = frozenset(".^$*+?()[]{}|\\")
 
@@ -49,7 +52,7 @@ def _bind_plain(call: BoundCall, kernel: Kernel, kind: pa.DataType = _TEXT) -> O
 def _cased(column: pa.Array, name: str) -> pa.Array:
     """Upper or lower case: by the kernel where all is ASCII, as Python and Java have it otherwise (ß becomes SS)."""
     if (text_bytes(column) < 128).all():
-        return pc.call_function(f"ascii_{name}", [column])
+        return run(f"ascii_{name}", column)
     return by_distinct(column, str.upper if name == "upper" else str.lower, _TEXT)
 
 
@@ -74,7 +77,7 @@ def _bind_concat(call: BoundCall) -> Operand:
 
 def _concat(*data: Datum) -> pa.Array:
     columns = as_arrays(*data)
-    return pc.binary_join_element_wise(*columns, pa.scalar("", _TEXT)) if len(columns) > 1 else columns[0]
+    return pc.binary_join_element_wise(*columns, _EMPTY) if len(columns) > 1 else columns[0]
 
 
 def _bind_concat_ws(call: BoundCall) -> Operand:
@@ -87,21 +90,17 @@ def _joined(*data: Datum, separator: str) -> pa.Array:
     first, *other_texts = as_arrays(*data)
     all_null = reduce(partial(run, "and"), (column.is_null() for column in (first, *other_texts)))
     # Arrow 26 leaves a row out of the result, not empty, if all of it is skipped.
-    first = pc.if_else(all_null, pa.scalar("", _TEXT), first)
+    first = pc.if_else(all_null, _EMPTY, first)
     return pc.binary_join_element_wise(first, *other_texts, pa.scalar(separator, _TEXT), null_handling="skip")
 
 
 def _bind_search(call: BoundCall, kernel: Callable[..., pa.Array]) -> Operand:
-    return apply_kernel(_BOOL, partial(_searched, kernel=kernel, text=call.constant_text(1)), *texts_of(call, 0))
-
-
-def _searched(column: pa.Array, kernel: Callable[..., pa.Array], text: str) -> pa.Array:
-    return kernel(column, text)
+    return apply_kernel(_BOOL, partial(kernel, pattern=call.constant_text(1)), *texts_of(call, 0))
 
 
 def _bind_like(call: BoundCall) -> Operand:
     pattern = _regular(call, call.constant_text(1))
-    return apply_kernel(_BOOL, partial(_searched, kernel=pc.match_substring_regex, text=pattern), *texts_of(call, 0))
+    return apply_kernel(_BOOL, partial(pc.match_substring_regex, pattern=pattern), *texts_of(call, 0))
 
 
 def _regular(call: BoundCall, pattern: str) -> str:
@@ -134,7 +133,7 @@ def _bind_rlike(call: BoundCall) -> Operand:
         pc.match_substring_regex(pa.array(["", None]), pattern)
     except pa.ArrowInvalid as error:
         call.refuse(f"a regular expression of RE2: {error!s:.200}")
-    return apply_kernel(_BOOL, partial(_searched, kernel=pc.match_substring_regex, text=pattern), *texts_of(call, 0))
+    return apply_kernel(_BOOL, partial(pc.match_substring_regex, pattern=pattern), *texts_of(call, 0))
 
 
 def _bind_replace(call: BoundCall) -> Operand:
@@ -142,11 +141,7 @@ def _bind_replace(call: BoundCall) -> Operand:
     (operand,) = texts_of(call, 0)
     if not search:
         return operand
-    return apply_kernel(_TEXT, partial(_replaced, search=search, replacement=replacement), operand)
-
-
-def _replaced(column: pa.Array, search: str, replacement: str) -> pa.Array:
-    return pc.replace_substring(column, search, replacement)
+    return apply_kernel(_TEXT, partial(pc.replace_substring, pattern=search, replacement=replacement), operand)
 
 
 def _bind_split_part(call: BoundCall) -> Operand:
@@ -159,19 +154,13 @@ def _bind_split_part(call: BoundCall) -> Operand:
 def _part(column: pa.Array, separator: str, position: int) -> pa.Array:
     """The part between separators, from the end if ``position`` is negative; empty where there are fewer parts."""
     if not separator:
-        return column if position in (1, -1) else without(_emptied(column), nulls_of(column))
+        return column if position in (1, -1) else without(repeat_value(_EMPTY, len(column)), nulls_of(column))
     parts = cast(pa.ListArray, pc.split_pattern(column.fill_null(""), separator))
-    starts, ends = (np.asarray(bounds) for bounds in (parts.offsets[:-1], parts.offsets[1:]))
-    # Parts of all rows lie one after the other, so one look-up takes one of each.
-    indices = starts + position - 1 if position > 0 else ends + position
-    is_missing = (indices < starts) | (indices >= ends)
-    part_texts = parts.values.take(pa.array(np.where(is_missing, starts, indices)))
-    results = pc.if_else(pa.array(is_missing), pa.scalar("", _TEXT), part_texts)
+    indices, is_missing = elements_at(parts, position)
+    # Each text has a part: there is something to take where the one that is asked for is missing.
+    part_texts = parts.values.take(pa.array(np.where(is_missing, np.asarray(parts.offsets[:-1]), indices)))
+    results = pc.if_else(pa.array(is_missing), _EMPTY, part_texts)
     return without(results, nulls_of(column))
-
-
-def _emptied(column: pa.Array) -> pa.Array:
-    return pa.repeat(pa.scalar("", _TEXT), len(column))
 
 
 def _bind_lpad(call: BoundCall) -> Operand:
@@ -184,21 +173,17 @@ def _padded(column: pa.Array, width: int, padding: str) -> pa.Array:
     cut_texts = pc.utf8_slice_codeunits(column, 0, width)
     if not padding:
         return cut_texts
-    lengths_to_fill = width - numbers_of(pc.call_function("utf8_length", [cut_texts])).astype(np.int64)
+    lengths_to_fill = width - numbers_of(run("utf8_length", cut_texts)).astype(np.int64)
     # One text for each length that can be missing, as Arrow pads by a single letter alone.
     fronts = pa.array([(padding * width)[:letters] for letters in range(width + 1)], _TEXT)
     return _concat(fronts.take(pa.array(np.minimum(lengths_to_fill, width))), cut_texts)
-
-
-def _length(column: pa.Array) -> pa.Array:
-    return pc.call_function("utf8_length", [column])
 
 
 def _bind_length(call: BoundCall) -> Operand:
     """Letters of a text, or bytes."""
     if pa.types.is_binary(call.types[0]):
         return apply_kernel(pa.int32(), pc.binary_length, *call.operands)
-    return _bind_plain(call, _length, pa.int32())
+    return _bind_plain(call, partial(run, "utf8_length"), pa.int32())
 
 
 TEXT_BINDERS: Binders = {

@@ -240,26 +240,26 @@ def _days_between(end: Datum, start: Datum) -> pa.Array:
     return arrow_column(np.where(far, 0, days).astype(np.int32), nulls_of(*columns) | far, _INT)
 
 
-def _bind_unix_micros(call: BoundCall) -> Operand:
+def _instant(call: BoundCall) -> Operand:
     operand = _time(call, 0)
     if operand.type != INSTANT:
         call.refuse("a time with a zone")
-    return apply_kernel(_LONG, _microseconds, operand)
+    return operand
 
 
-def _microseconds(column: pa.Array) -> pa.Array:
-    return column.view(_LONG)
+def _bind_unix_micros(call: BoundCall) -> Operand:
+    return apply_kernel(_LONG, partial(_viewed, kind=_LONG), _instant(call))
+
+
+def _viewed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column.view(kind)
 
 
 def _bind_timestamp_micros(call: BoundCall) -> Operand:
     (operand,) = call.operands
     if not (pa.types.is_integer(operand.type) or pa.types.is_null(operand.type)):
         call.refuse("a whole number of microseconds since 1970")
-    return apply_kernel(INSTANT, _instants, brought_to(call, operand, _LONG))
-
-
-def _instants(column: pa.Array) -> pa.Array:
-    return column.view(INSTANT)
+    return apply_kernel(INSTANT, partial(_viewed, kind=INSTANT), brought_to(call, operand, _LONG))
 
 
 def _bind_to_timestamp(call: BoundCall) -> Operand:
@@ -291,10 +291,7 @@ def _placed(column: pa.Array, zone: ZoneRules) -> pa.Array:
 
 def _bind_from_utc(call: BoundCall) -> Operand:
     """What a clock in the zone shows at a time, as a time without a zone."""
-    operand = _time(call, 0)
-    if operand.type != INSTANT:
-        call.refuse("a time with a zone")
-    return apply_kernel(LOCAL, partial(_shown, zone=call.zone), operand)
+    return apply_kernel(LOCAL, partial(_shown, zone=call.zone), _instant(call))
 
 
 def _shown(column: pa.Array, zone: ZoneRules) -> pa.Array:

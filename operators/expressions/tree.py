@@ -7,7 +7,7 @@ trees are equal bytes. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -253,21 +253,18 @@ def literal_value(node: LiteralNode) -> object:
 
 
 def _value_of(text: str, kind: str) -> object:
-    if kind == "bool":
-        return {"true": True, "false": False}[text] if text in ("true", "false") else None
     if kind.startswith("timestamp"):
         return datetime.fromisoformat(text)
     if kind.startswith("decimal"):
         return Decimal(text)
-    if kind == "duration[us]":
-        return int(text) * _MICROSECOND
-    if kind == "string":
-        return text
-    makers: dict[str, Any] = {
+    makers: dict[str, Callable[[str], object]] = {
+        "bool": {"true": True, "false": False}.get,
         "int64": int,
         "double": float,
+        "string": str,
         "binary": bytes.fromhex,
         "date32[day]": date.fromisoformat,
+        "duration[us]": lambda micros: int(micros) * _MICROSECOND,
     }
     if kind not in makers:
         raise ValueError(f"no literal has the type {kind!r:.100}")

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
 from tidestate.operators.sinks.compaction import Compaction
-from tidestate.operators.sinks.forms import Form, Formed, newest_rows
+from tidestate.operators.sinks.forms import Form, Formed
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.partitions import PartitionChoice, other_partitions, target_partitions
-from tidestate.operators.sinks.rows import Rows, Tables, tables_of
+from tidestate.operators.sinks.rows import Rows, Tables, newest_of, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
@@ -33,7 +33,7 @@ from tidestate.statestore.secrets import GivenOptions, public_url, secrets_of_op
 from tidestate.statestore.storage.local import is_local
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("tidestate")
 
@@ -101,7 +101,8 @@ class DeltaSink(WithdrawingSink):
         stored = stored_columns(columns, delivery_column)
         super().__init__(changes, key, behind, secrets, stored)
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
-        self._partitions, self._compaction = target_partitions(partition_by, stored), Compaction(compact, str(self))
+        self._partitions = target_partitions(partition_by, stored)
+        self._compaction = Compaction(compact, str(self), secrets)
         self._compactor = uuid.uuid4().hex
 
     def __str__(self) -> str:
@@ -124,7 +125,7 @@ class DeltaSink(WithdrawingSink):
         return Formed(stored, None if made.gone is None else self._partitions.added(without_unsigned(made.gone)))
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
-        if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
+        if self.changes == "append" and not isinstance(rows, pa.Table) and _extended(rows.sparkSession):
             self.check_columns(rows.columns, [])
             chosen = rows.selectExpr(*self.columns.expressions(str(delivery)))
             if self._partitions:
@@ -139,7 +140,7 @@ class DeltaSink(WithdrawingSink):
         else:
             self._store(rows, delivery)
         self._local.settle()  # also what is there already: who wrote it may have died before
-        self._compaction.run_if_due(self._compacted_us, self._compact, str(self), self._secrets)
+        self._compaction.run_if_due(self._compacted_us, self._compact)
 
     def stored(self, run: str) -> int | None:
         if self.changes == "append" and (find_spec("deltalake") is None or self._needs_connector()):
@@ -255,10 +256,7 @@ class DeltaSink(WithdrawingSink):
     def _merge(
         self, lake: Any, table: Any, tables: Tables, schema: pa.Schema, made: Any, delivery: DeliveryId
     ) -> None:
-        by, held = self.by(tables.schema), tables.schema.empty_table()
-        for one in tables.each:
-            held = newest_rows(pa.concat_tables([held, one]), by)
-        net = self.formed(held, delivery)
+        net = self.formed(newest_of(tables, self.by(tables.schema)), delivery)
         if table is None:
             self._write(lake, None, net.rows, made)
             return
@@ -311,10 +309,6 @@ class DeltaSink(WithdrawingSink):
         if type(error) is Exception and any(one in str(error) for one in _OF_COLUMNS):
             return False
         return True if isinstance(error, OSError) else None
-
-
-def _has_connector(rows: DataFrame) -> bool:
-    return _extended(rows.sparkSession)
 
 
 def _extended(session: SparkSession) -> bool:

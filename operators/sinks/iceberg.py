@@ -17,10 +17,10 @@ from tidestate.operators.sinks.columns import (
     without_unsigned,
 )
 from tidestate.operators.sinks.compaction import Compaction
-from tidestate.operators.sinks.forms import Form, newest_rows
+from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.partitions import PartitionChoice, PartitionUnit, other_partitions, target_partitions
-from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.rows import Rows, newest_of, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.target_columns import TargetColumns, not_of_iceberg
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
@@ -94,7 +94,7 @@ class IcebergSink(WithdrawingSink):
                 found=twice[0],
             )
         self._table, self._catalog, self._properties = table, catalog, GivenOptions(properties or {})
-        self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self))
+        self._schema, self._compaction = checked_changes(schema), Compaction(compact, str(self), self._secrets)
 
     @property
     def target(self) -> object:
@@ -115,18 +115,15 @@ class IcebergSink(WithdrawingSink):
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         tables = tables_of(rows)
-        by, found = self.by(tables.schema), tables.schema.empty_table()
         table, noted = self._opened(self.schema(tables.schema)), f"{DELIVERED}{delivery.run}"
         if int(table.properties.get(noted, 0)) >= delivery.checkpoint:
             return
-        for one in tables.each:
-            found = pa.concat_tables([found, one])
-            found = newest_rows(found, by) if self.changes == "upsert" else found
-        formed, by, columns = (
-            self.formed(found, delivery),
-            self.target_names(tables.schema),
-            table.schema().as_arrow(),
-        )
+        if self.changes == "upsert":
+            found = newest_of(tables, self.by(tables.schema))
+        else:
+            found = pa.concat_tables([tables.schema.empty_table(), *tables.each])
+        formed, by = self.formed(found, delivery), self.target_names(tables.schema)
+        columns = table.schema().as_arrow()
         stored = with_signed(formed.rows, columns, str(self))
         gone = None if formed.gone is None else with_signed(formed.gone, columns, str(self))
         new = new_columns(columns, stored.schema, self._schema, str(self), by, own=True)
@@ -136,7 +133,7 @@ class IcebergSink(WithdrawingSink):
                 with changing.update_schema() as changes:
                     changes.union_by_name(new)
             self._change(changing, stored, gone, by, {DELIVERY: str(delivery)})
-        self._compaction.run_if_due(self._compacted_us, self._compact, str(self), self._secrets)
+        self._compaction.run_if_due(self._compacted_us, self._compact)
 
     def _compacted_us(self) -> int:
         """When the table was compacted last, or got its first rows."""

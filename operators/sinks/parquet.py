@@ -98,7 +98,9 @@ class ParquetSink(WithdrawingSink):
             return
         files = self._files(rows, delivery)
         # The mark comes last: it says that the files are all there.
-        marks = {last: _json({"delivery": str(delivery), "files": [*files]})} if self._partitions else {}
+        marks = (
+            {last: msgspec.json.encode({"delivery": str(delivery), "files": [*files]})} if self._partitions else {}
+        )
         for path, data in (files | marks).items():
             with contextlib.suppress(ConflictError):  # this job, or an older self of it, has written it before
                 self._objects.create(path, data)
@@ -152,7 +154,7 @@ class ParquetSink(WithdrawingSink):
             if not makes:
                 return
             try:
-                self._objects.create(_LAYOUT, _json({"partition_by": names, "id": uuid.uuid4().hex}))
+                self._objects.create(_LAYOUT, msgspec.json.encode({"partition_by": names, "id": uuid.uuid4().hex}))
                 found = names
             except ConflictError:  # another one has begun with it
                 self._check_partitions()
@@ -195,7 +197,3 @@ def _name(delivery: DeliveryId) -> str:
 
 def _mark(delivery: DeliveryId) -> str:
     return f"{_WHOLE}/{delivery.checkpoint:0{DIGITS}d}-{delivery.run}.json"
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from tidestate.operators.sinks.forms import newest_rows
 from tidestate.statestore.spec.plain import plain_schema, plain_table
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ def tables_of(rows: Rows) -> Tables:
     packed = numbered.mapInArrow(packed_batches, "batch binary").toLocalIterator()
     parts = (_unpacked(bytes(row["batch"])).rename_columns(schema.names) for row in packed)
     return Tables(schema, (part.cast(schema) for part in parts))
+
+
+def newest_of(tables: Tables, by: Sequence[str]) -> pa.Table:
+    """The `newest_rows` of all ``tables``, of which one is in memory at a time, besides these."""
+    newest = tables.schema.empty_table()
+    for table in tables.each:
+        newest = newest_rows(pa.concat_tables([newest, table]), by)
+    return newest
 
 
 def packed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -31,7 +31,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidestate.operators.sinks.iceberg import DELIVERY
 from tidestate.operators.sinks.spark_forms import GONE
@@ -40,6 +40,7 @@ from tidestate.operators.sinks.withdrawn_runs import (
     NOTED,
     WITHDRAWN,
     WithdrawnRun,
+    delivery_of,
     last_checkpoints,
     noted_checkpoint,
     noted_withdrawal,
@@ -284,7 +285,7 @@ class SparkIcebergTable(SparkTable):
         heads = self.session.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = 'main'").collect()
         snapshot = by_id.get(heads[0]["snapshot_id"]) if heads else None
         while snapshot is not None:  # from the newest one back, and not by their times: each writer has a clock
-            delivery, withdrawn = _delivery_of(snapshot["id"]), last_checkpoints(snapshot["withdrawn"] or "")
+            delivery, withdrawn = delivery_of(str(snapshot["id"])), last_checkpoints(snapshot["withdrawn"] or "")
             if delivery is not None and delivery.run == run:
                 return delivery.checkpoint
             if run in withdrawn:
@@ -382,8 +383,3 @@ def _text(value: str) -> str:
     """A value as a literal of SQL."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _delivery_of(text: Any) -> DeliveryId | None:
-    run, _, number = str(text).rpartition("-")
-    return DeliveryId(run, int(number)) if run and number.isdecimal() else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.operators.expressions.sql_types import quoted
 from tidestate.statestore.errors import UsageError
 
 ColumnChoice = Sequence[str] | Mapping[str, str] | None
@@ -92,7 +93,7 @@ def quoted_in_spark(name: str) -> str:
         # Between backticks too Spark puts the value of a variable there, and nothing keeps it from that: the name
         # would be that of no column, or of another one.
         raise _wrong("Spark takes ${…} in a name for a variable: give it another name in the job", columns=[name])
-    return "`" + name.replace("`", "``") + "`"
+    return quoted(name)
 
 
 def _wrong(message: str, **facts: object) -> UsageError:

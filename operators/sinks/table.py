@@ -103,7 +103,7 @@ class TableSink(WithdrawingSink):
             )
         self._table, self._format, self._schema = table, format, checked_changes(schema)
         super().__init__(changes, key, behind, columns=stored_columns(columns, delivery_column))
-        self._compaction = Compaction(compact, str(self))
+        self._compaction = Compaction(compact, str(self), self._secrets)
         self._runs: dict[str, WithdrawnRun | None] = {}
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class TableSink(WithdrawingSink):
             target.merge(stored, self.columns.target_names(by), delivery)
         else:
             target.append(stored, delivery)
-        self._compaction.run_if_due(target.compacted_us, lambda _time_us: target.compact(), str(self), self._secrets)
+        self._compaction.run_if_due(target.compacted_us, lambda _time_us: target.compact())
 
     def stored(self, run: str) -> int | None:
         target = self._found(_session())

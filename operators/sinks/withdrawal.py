@@ -7,7 +7,6 @@ same target stays.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.withdrawing import StoredDeliveries, WithdrawingSink
+from tidestate.operators.sinks.withdrawn_runs import delivery_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import DeliveryId, Ids, Output, output_of
@@ -23,8 +23,6 @@ from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.log.summary import pluralize
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
-
-_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
@@ -149,12 +147,6 @@ def abandoned_output(checkpoint: Checkpoint) -> AbandonedOutput:
             files = {**output.emitted, **output.ledgers}
             deliveries |= {delivery: sum(ref.rows for ref in refs) for delivery, refs in files.items() if refs}
     return AbandonedOutput(head.id, head.abandoned, deliveries, frozenset(runs))
-
-
-def delivery_of(text: str) -> DeliveryId | None:
-    """The id that has this text; None if it is none."""
-    run, _, number = text.rpartition("-")
-    return DeliveryId(run, int(number)) if _NUMBER.fullmatch(number) and run else None
 
 
 def _withdrawing(sink: object) -> WithdrawingSink:

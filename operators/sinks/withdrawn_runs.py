@@ -8,14 +8,19 @@ object as a property.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+
+from tidestate.recovery.log.manifest import DeliveryId
 
 NOTED = "tidestate:"
 """What the note of a version of a Delta table begins with."""
 WITHDRAWN = "tidestate.withdrawn."
 """What the property of a Delta table begins with that has the `WithdrawnRun` of a run."""
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class WithdrawnRun:
     def of_text(cls, text: str) -> WithdrawnRun:
         """The run that a property tells of."""
         return cls(**json.loads(text))
+
+
+def delivery_of(text: str) -> DeliveryId | None:
+    """The id that has this text; None if it is none."""
+    run, _, number = text.rpartition("-")
+    return DeliveryId(run, int(number)) if _NUMBER.fullmatch(number) and run else None
 
 
 def noted_withdrawal(last: Mapping[str, int]) -> str:

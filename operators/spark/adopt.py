@@ -108,7 +108,10 @@ def execute_adoption(
     def position(number: int) -> Position:
         keep_others(checkpoint.objects, query.others)
         _check_stopped(adoption)
-        ends = [FILES_READ if source in query.files and end != NOTHING_READ else end for source, end in _ends(query)]
+        ends = [
+            FILES_READ if source in query.files and end != NOTHING_READ else end
+            for source, end in enumerate(query.end)
+        ]
         read = {source: files for source, files in query.files.items() if query.end[source] != NOTHING_READ}
         return Position(spark=spark_position(checkpoint.objects, ends, read, number))
 
@@ -116,10 +119,6 @@ def execute_adoption(
         manifest = driver.bootstrap(adoption.taken, position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, hook)
     return manifest
-
-
-def _ends(query: SparkQuery) -> list[tuple[int, str]]:
-    return list(enumerate(query.end))
 
 
 def _check_stopped(adoption: Adoption) -> None:

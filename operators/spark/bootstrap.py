@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -20,12 +19,13 @@ from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.platforms import platform_of
+from tidestate.operators.spark.scan.batch import SparkRows
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.start_checks import check_plan
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.transport import SparkRows, SparkTransport
+from tidestate.operators.spark.transport import SparkTransport
 from tidestate.operators.spark.types import arrow_schema, read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.spark_log import NOTHING_READ
@@ -38,14 +38,6 @@ PastEvents: TypeAlias = DataFrame | Mapping[str, DataFrame]
 """Batch DataFrames: one for the only stream, or by the name of the stream."""
 
 
-@dataclass(frozen=True)
-class _SourceEnds:
-    """The offset at which each source goes on, in Spark's order; and the files read, by the number of the source."""
-
-    ends: tuple[str, ...]
-    files: dict[int, tuple[str, ...]]
-
-
 def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver: bool) -> Manifest:
     """Make the root of a job from past events, as `SparkJob.bootstrap` says: one checkpoint, or none."""
     streams = job.streams or {INPUT: job.stream}
@@ -55,7 +47,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     rows = past_rows(job, graph, history)
     check_plan(job.stream)
     stamps = FileStamps(job.platform)
-    source_ends = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)
+    ends, files = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = job.open()
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
@@ -63,7 +55,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
 
     def position(number: int) -> Position:
         stamps.check_unchanged()
-        return Position(spark=spark_position(checkpoint.objects, source_ends.ends, source_ends.files, number))
+        return Position(spark=spark_position(checkpoint.objects, ends, files, number))
 
     with driver.running():
         manifest = driver.bootstrap(SparkRows(rows), position, deliver=deliver)
@@ -142,8 +134,10 @@ def _source_ends(
     batches: Mapping[str, DataFrame],
     offsets: Mapping[str, Any],
     stamps: FileStamps,
-) -> _SourceEnds:
-    """Where each source goes on. Spark numbers its sources by their order in the plan, from left to right."""
+) -> tuple[list[str], dict[int, tuple[str, ...]]]:
+    """The offset at which each source goes on, and the files read, by the number of the source. Spark numbers its
+    sources by their order in the plan, from left to right.
+    """
     ends: list[str] = []
     files: dict[int, tuple[str, ...]] = {}
     for name, stream in streams.items():
@@ -156,7 +150,7 @@ def _source_ends(
             else:
                 files[len(ends)] = _files(source, stream, batch, stamps)
                 ends.append(FILES_READ)
-    return _SourceEnds(tuple(ends), files)
+    return ends, files
 
 
 def _each(sources: Sequence[StreamSource], given: Any, name: str) -> list[Any]:

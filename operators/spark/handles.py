@@ -27,20 +27,15 @@ BEGUN_TRIES, BEGUN_PAUSE_S = 5, 1.0
 class QueryHandle(DurableQuery):
     """What a handle has of Spark's query, wherever the driver of the job is."""
 
+    _root: str
+    """As people may see it."""
+    _job_name: str
+    """That of the operator whose panes are the output."""
+
     @property
     @abstractmethod
     def _spark_query(self) -> StreamingQuery:
         """Spark's query. Raises `UsageError` (``not-started``) before it has started."""
-
-    @property
-    @abstractmethod
-    def _root(self) -> str:
-        """The root as people may see it."""
-
-    @property
-    @abstractmethod
-    def _job_name(self) -> str:
-        """The name of the operator whose panes are the output."""
 
     @abstractmethod
     def _with_checkpoints(self, reports: Sequence[Report]) -> list[Report]:

@@ -33,13 +33,13 @@ from tidestate.operators.spark.platforms import platform_of
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.read_again import StreamReadAgain
 from tidestate.operators.spark.replay import check_read_again
-from tidestate.operators.spark.scan.batch import IN_ORDER, NO_PLAN, SWITCHED_OFF, BatchScans
+from tidestate.operators.spark.scan.batch import IN_ORDER, NO_PLAN, SWITCHED_OFF, BatchScans, SparkRows
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
 from tidestate.operators.spark.start_checks import check_plan, check_spark_version
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.transport import SparkRows, SparkTransport
+from tidestate.operators.spark.transport import SparkTransport
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import SPARK_ENTRIES, Manifest, spark_number
 from tidestate.recovery.log.spark_log import SparkLog
@@ -134,21 +134,8 @@ class JobOnSpark(StreamJob, SparkJob):
         mending = SparkRepair(checkpoint, self.policy, every, self.hook, sources)
         job = self.begin(graph, checkpoint, mending.compare)
         read = mending.repair(job.head)
-        ticks = graph.clocked or self.sinks.may_lag
-        return kind(
-            self.platform,
-            job,
-            spark_log,
-            read,
-            self.sinks,
-            self.tick / 1e6 if ticks else None,
-            scans,
-            partial(past_rows, self, job.graph),
-            in_driver=self.in_driver,
-            sql_partials=self.sql_partials,
-            retain=self.retain,
-            metrics=self.metrics,
-        )
+        replayed, ticks = partial(past_rows, self, job.graph), graph.clocked or self.sinks.may_lag
+        return kind(self, job, spark_log, read, scans, replayed, ticks=ticks)
 
 
 def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:

@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
@@ -57,7 +57,9 @@ class Broadcast(Protocol[_T_co]):
 
 
 class Platform(ABC):
-    """What the process with the driver of a job has of its Spark."""
+    """What the process with the driver of a job has of its Spark. Where a client of Spark Connect does without
+    something, the value that says so is here.
+    """
 
     is_connect = False
     """Whether the session is of Spark Connect: its process has neither a JVM nor a SparkContext."""
@@ -73,42 +75,42 @@ class Platform(ABC):
         """The number of tasks that run at once."""
 
     @property
-    @abstractmethod
     def is_local(self) -> bool:
         """Whether tasks are known to run in this machine's own processes: then there are no executors."""
+        return False
 
     @property
-    @abstractmethod
     def worker_python(self) -> str:
         """The command that starts the Python of the workers; empty where it is not known."""
+        return ""
 
     @abstractmethod
     def has_same_session(self, session: SparkSession) -> bool:
         """Whether a batch is in the user's own session. Spark gives it a clone, Spark Connect before 4.3 does not."""
 
-    @abstractmethod
     def broadcast(self, value: _T) -> Broadcast[_T] | None:
         """Bring a value to each worker, once, when a task there asks for it; None where it must travel with what each
         task gets to run.
         """
+        return None
 
-    @abstractmethod
     def described(self, text: str) -> AbstractContextManager[None]:
-        """Spark jobs of this thread have this description meanwhile."""
+        """Spark jobs of this thread have this description meanwhile, where this session can say so."""
+        return nullcontext()
 
-    @abstractmethod
-    def note_in_ui(self, text: str) -> None:
+    def note_in_ui(self, text: str) -> None:  # noqa: B027  nothing is what a client does
         """Leave a text in the list of jobs of Spark's UI, where this session can."""
 
-    @abstractmethod
     def accumulator(self, name: str) -> Any:
         """An accumulator that Spark's metrics have as a gauge of this name; None where a session has none. Raises
         what the JVM raises, for a Spark without this interface too.
         """
+        return None
 
-    @abstractmethod
-    def check_file_system(self, url: str) -> None:
-        """Raise `UsageError` (``spark-storage``) unless Spark has a file system for this URL. Looks nothing up."""
+    def check_file_system(self, url: str) -> None:  # noqa: B027  nothing is what a client does
+        """Raise `UsageError` (``spark-storage``) unless Spark has a file system for this URL. Looks nothing up; a
+        client finds out only when a file is read, see `why_unseen`.
+        """
 
     @abstractmethod
     def why_unseen(self, url: str) -> str | None:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
@@ -40,10 +39,10 @@ from tidestate.operators.spark.monitoring import (
     offsets_behind_of,
     set_gauges,
 )
-from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.requests import RequestedQuery
-from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured, with_partials
+from tidestate.operators.spark.scan.batch import BatchScans, SparkRows
+from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.transport import SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_log import (
@@ -59,7 +58,6 @@ from tidestate.recovery.log.spark_log import (
 )
 from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.log.topic_offsets import TopicOffsets
-from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import FencedError, TidestateError, UsageError
@@ -107,23 +105,19 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
 
     def __init__(
         self,
-        platform: Platform,
+        settings: StreamJob,
         job: Job,
         spark_log: SparkLog,
         read: FilesRead,
-        sinks: Sinks[DataFrame],
-        tick_s: float | None,
         scans: BatchScans,
         replayed: Callable[[DataFrame | Mapping[str, DataFrame]], DataFrame],
         *,
-        in_driver: bool,
-        sql_partials: bool,
-        retain: CheckpointRetention | None,
-        metrics: int | str | None,
+        ticks: bool,
     ) -> None:
-        self._platform = platform
+        self._platform = settings.platform
         self._noted_since_us: int | None = None
-        self._job = job
+        self._job, self._job_name = job, job.plan.name
+        self._root = public_url(job.checkpoint.objects.root)
         self._scans = scans
         self._replayed = replayed
         self._scan: Scan | None = None
@@ -136,20 +130,17 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
-        self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        transport = SparkTransport(platform, in_driver=in_driver, sql_partials=sql_partials)
-        still = lambda: not self._over  # noqa: E731
+        self._ticker = Ticker(self._tick, settings.tick / 1e6) if ticks else None
         self._driver: Driver[SparkRows, DataFrame] = Driver(
-            job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics, behind=self._behind
+            job,
+            SparkTransport(self._platform, in_driver=settings.in_driver, sql_partials=settings.sql_partials),
+            settings.sinks,
+            wait=self._wait,
+            still=lambda: not self._over,
+            retain=settings.retain,
+            metrics=settings.metrics,
+            behind=self._behind,
         )
-
-    @property
-    def _root(self) -> str:
-        return public_url(self._job.checkpoint.objects.root)
-
-    @property
-    def _job_name(self) -> str:
-        return self._job.plan.name
 
     def _progress(self) -> Mapping[str, Progress]:
         return self._job.progress
@@ -173,7 +164,7 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
                 put_back(self._driver)
                 self._driver.begin()
             objects = self._job.checkpoint.objects
-            name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
+            name = free_query_name(self._platform.session, self._job_name, objects.root)
             writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
@@ -248,9 +239,9 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
     def _behind(self) -> tuple[TopicOffsets, ...]:
         """How far each source was behind at Spark's newest report; nothing before the first, nor without Java."""
         try:
-            report = None if self._query is None else self._query.lastProgress
+            report = self._spark_query.lastProgress
             return offsets_behind_of(None if report is None else report_of(report))
-        except Exception:  # Java has ended
+        except Exception:  # the query has not started, or Java or the server has ended
             return ()
 
     def _with_checkpoint(self, report: Report) -> Report:
@@ -304,13 +295,13 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
         since = self._driver.offers.waiting_since_us
         if pause_s >= NOTED_PAUSE_S and since != self._noted_since_us:
             self._noted_since_us = since
-            self._platform.note_in_ui(f"{self._job.plan.name}: waits for a sink since {time_text(since)} UTC")
+            self._platform.note_in_ui(f"{self._job_name}: waits for a sink since {time_text(since)} UTC")
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
     def _described(self) -> contextlib.AbstractContextManager[None]:
         """Spark jobs of the next checkpoint have its name meanwhile."""
-        return self._platform.described(f"{self._job.plan.name}: checkpoint {self._job.head.id + 1}")
+        return self._platform.described(f"{self._job_name}: checkpoint {self._job.head.id + 1}")
 
     def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
@@ -375,14 +366,13 @@ class QueryOnSpark(MeasuredByDriver, QueryHandle):
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)
-            scan = self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver)
-            return Position(spark=spark, scan=with_partials(scan, taken))
+            return Position(spark=spark, scan=self._scans.outcome(taken))
 
         with self._described():
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
         self._scan = made.scan
         if self._has_gauges:
-            self._has_gauges = set_gauges(self._platform, self._job.plan.name, gauge_values(made))
+            self._has_gauges = set_gauges(self._platform, self._job_name, gauge_values(made))
         self._batches[batch_id] = {
             "observedMetrics": {NAME: observed_values(made)},
             NAME: brief(made, self._driver.finished),

@@ -21,8 +21,8 @@ from tidestate.operators.engine.replay_start import (
 from tidestate.operators.engine.side_run import SideRun
 from tidestate.operators.spark.platform import Platform, is_of_spark
 from tidestate.operators.spark.replay import read_again, read_batch_again
-from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.transport import SparkRows, configured
+from tidestate.operators.spark.scan.batch import BatchScans, SparkRows
+from tidestate.operators.spark.transport import configured
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.spark.spark_checkpoint import recorded_positions
 

@@ -9,8 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.expressions.sql_types import quoted
 from tidestate.operators.plan.graph import STREAM
-from tidestate.operators.spark.types import arrow_schema, column_at, quoted
+from tidestate.operators.spark.types import arrow_schema, column_at
 from tidestate.statestore.errors import UsageError
 
 

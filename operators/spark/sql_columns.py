@@ -6,7 +6,8 @@ A row that an expectation refuses, or counts, is named, not judged: it goes thro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -48,22 +49,20 @@ class SqlValue:
     """What Spark calls the type of ``text``."""
 
 
-def staged_columns(steps: Sequence[BoundStage], types: Mapping[str, str]) -> SqlColumns | str:
-    """The columns behind these stages, of those that are read, with ``types``; or why Spark SQL does not compute
-    them.
+def staged_columns(steps: Sequence[BoundStage], types: Mapping[str, str]) -> SqlColumns:
+    """The columns behind these stages, of those that are read, with ``types``. Raises `NoSqlError` where Spark SQL
+    does not compute them.
     """
     writer = _StageWriter(SqlColumns({name: read_name(number) for number, name in enumerate(types)}, types))
     for step in steps:
         if isinstance(step, BoundCompute):
-            reason = writer.compute(step)
+            writer.compute(step)
         elif isinstance(step, BoundFilter):
-            reason = writer.leave_out(step)
+            writer.leave_out(step)
         elif isinstance(step, BoundExpectations):
-            reason = writer.expect(step)
+            writer.expect(step)
         else:
-            reason = "its rows are decoded in the tasks"
-        if reason is not None:
-            return reason
+            raise NoSqlError("its rows are decoded in the tasks")
     return writer.columns
 
 
@@ -74,13 +73,13 @@ def read_name(number: int) -> str:
 
 @dataclass
 class _StageWriter:
-    """Goes through the stages. ``columns`` are those behind the stages so far."""
+    """Goes through the stages. ``columns`` are those behind the stages so far. Raises `NoSqlError`."""
 
     columns: SqlColumns
     _count: int = 0
 
-    def compute(self, step: BoundCompute) -> str | None:
-        """The columns of a stage; why not, if so."""
+    def compute(self, step: BoundCompute) -> None:
+        """The columns of a stage."""
         names, types = dict(self.columns.names), dict(self.columns.types)
         level = dict[str, str]()
         for name, bound in step.columns.items():
@@ -88,40 +87,31 @@ class _StageWriter:
                 # As it is: a column that is only renamed can still stand for the one that was read.
                 names[name], types[name] = self.columns.names[bound.tree.name], self.columns.types[bound.tree.name]
                 continue
-            try:
+            with _naming(f"column {name}"):
                 text = spark_sql(bound.tree, step.schema, self.columns.names)
                 types[name] = _type_of(bound.type)
-            except NoSqlError as error:
-                return reason_of(error, f"column {name}")
             names[name] = self._new("s")
             level[names[name]] = text
         after = step.stage.after(self.columns.names)
         seen = {name: names[name] for name in after}
         self._add(level, names=seen, types={name: types[name] for name in after})
-        return None
 
-    def leave_out(self, step: BoundFilter) -> str | None:
+    def leave_out(self, step: BoundFilter) -> None:
         """The condition of a stage."""
-        try:
+        with _naming("a filter"):
             text = spark_sql(step.stage.condition, step.schema, self.columns.names)
-        except NoSqlError as error:
-            return reason_of(error, "a filter")
         name = self._new("f")
         self._add({name: f"coalesce({text}, false)"}, kept=(*self.columns.kept, name))
-        return None
 
-    def expect(self, step: BoundExpectations) -> str | None:
+    def expect(self, step: BoundExpectations) -> None:
         """The conditions of expectations that stand side by side. Rows that were left out before are no events."""
         level, unmet = dict[str, str](), list(self.columns.unmet)
         for expectation in step.expectations:
-            try:
+            with _naming(f"expectation {expectation.name}"):
                 text = spark_sql(expectation.condition, step.schema, self.columns.names)
-            except NoSqlError as error:
-                return reason_of(error, f"expectation {expectation.name}")
             unmet.append(self._new("e"))
             level[unmet[-1]] = " AND ".join([*self.columns.kept, f"NOT coalesce({text}, false)"])
         self._add(level, unmet=tuple(unmet))
-        return None
 
     def _new(self, letter: str) -> str:
         self._count += 1
@@ -132,19 +122,17 @@ class _StageWriter:
         self.columns = replace(self.columns, levels=levels, **changes)
 
 
-def partial_value(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> SqlValue | str | None:
-    """What a partial over columns of this ``schema`` is of, None if of whole rows; or why Spark SQL does not compute
-    it.
+def partial_value(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> SqlValue | None:
+    """What a partial over columns of this ``schema`` is of, None if of whole rows. Raises `NoSqlError` where Spark
+    SQL does not compute it.
 
     A count of some rows is a sum: it is null, not 0, where no row takes part, as all state columns are then.
     """
-    try:
+    with _naming(f"aggregate {partial.name}"):
         value = _value_of(partial, schema, columns)
         if partial.condition is None:
             return value
         condition = spark_sql(partial.condition, schema, columns.names)
-    except NoSqlError as error:
-        return reason_of(error, f"aggregate {partial.name}")
     if value is None or partial.function == "count":
         one = "1" if value is None else f"CASE WHEN {value.text} IS NULL THEN 0 ELSE 1 END"
         # As an int its sum is one number, where that of a bigint is two halves.
@@ -168,6 +156,10 @@ def _type_of(kind: pa.DataType) -> str:
     return name
 
 
-def reason_of(error: NoSqlError, what: str) -> str:
-    """Why rows are handed over, as manifests have it."""
-    return f"expression: {error} of {what} is not computed by Spark SQL"
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A `NoSqlError` that is raised inside says of ``what``, as manifests have it."""
+    try:
+        yield
+    except NoSqlError as error:
+        raise NoSqlError(f"expression: {error} of {what} is not computed by Spark SQL") from None

@@ -5,8 +5,9 @@ Spark combines only rows that are certain to be accepted. The others, late ones 
 through the same aggregate, each as an entry of its own, and are judged here as any rows are. A few rows of the others
 are entries of their own too: their times are the sample of `tidestate.operators.progress.progress.peak_of`.
 
-What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types (`_refusal`).
-It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest number to Spark.
+What Spark computes is exactly what `tidestate.operators.aggregates` would, by a closed table of types
+(`_check_same`). It sums whole numbers of 64 bits in two halves, as a sum may not fit in one. A NaN is the largest
+number to Spark.
 
 Stages run in front of that, as SQL (`staged_columns`). Rows that a condition leaves out are entries too, by the
 source of the watermark, which they move. A row of its own has the columns as they are read, and goes through the
@@ -29,6 +30,9 @@ from pyspark.sql.types import StructType
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, blocks_of
 from tidestate.operators.engine.tasks import Stopwatch
+from tidestate.operators.expressions.coercion import MAX_DIGITS
+from tidestate.operators.expressions.spark_sql import NoSqlError
+from tidestate.operators.expressions.sql_types import quoted, type_named
 from tidestate.operators.plan.classify import Classified, ahead_from, classify, classify_left_out, classify_sliced
 from tidestate.operators.plan.graph import Graph, sent_name
 from tidestate.operators.plan.plan import Plan
@@ -36,10 +40,10 @@ from tidestate.operators.plan.slicing import LeftOutRows, SlicedRows, Slicing
 from tidestate.operators.progress.progress import Context, plain_until, watermark_of
 from tidestate.operators.progress.watermarks import FIRST_US
 from tidestate.operators.spark.compat import SPARK_4
-from tidestate.operators.spark.plain_types import decimal_of
 from tidestate.operators.spark.scan.batch import Pause
+from tidestate.operators.spark.scan.decide import INTEGERS
 from tidestate.operators.spark.sql_columns import SqlColumns, SqlValue, partial_value, read_name, staged_columns
-from tidestate.operators.spark.types import arrow_schema, quoted
+from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.limits import KEY_BYTES
@@ -61,10 +65,9 @@ LATE_SIDE, FUTURE_SIDE, LEFT_OUT, SIDE_COUNT = 1, 2, 3, 4
 """The sides of the watermark that rows are on, by their numbers: 0 is that of most. Those that a condition leaves out
 are on none, as they are in no slice.
 """
-INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 FLOAT_TYPES = ("float", "double")
 TEXT_TYPES = ("string", "binary")
-EXACT_TYPES = frozenset({*INTEGER_TYPES, "boolean", "date", "timestamp", "timestamp_ntz"})
+EXACT_TYPES = frozenset({*INTEGERS, "boolean", "date", "timestamp", "timestamp_ntz"})
 ADDED_DIGITS = 10
 """Spark sums decimals in a type with so many digits more; past 38 a sum would not fit."""
 
@@ -112,68 +115,68 @@ class SqlPlan:
 
 def sql_plan(graph: Graph, columns: StructType) -> SqlPlan | str:
     """How Spark SQL makes partials of a batch with these ``columns``, or why it does not."""
+    try:
+        return _sql_plan(graph, columns)
+    except NoSqlError as why:
+        return str(why)
+
+
+def _sql_plan(graph: Graph, columns: StructType) -> SqlPlan:
     readers = [reader for stream in graph.streams for reader in graph.readers(stream)]
     if len(graph.streams) != 1 or len(readers) != 1 or readers[0][1].sides is not None:
-        return "several streams, or several operators, are read"
+        raise NoSqlError("several streams, or several operators, are read")
     number, node, _, _ = readers[0]
     plan, slicing = node.plan, node.plan.slicing
     if isinstance(slicing, str):
-        return slicing
+        raise NoSqlError(slicing)
     types = {field.name: field.dataType.simpleString() for field in columns.fields}
     read = {name: types.get(sent_name(name), "") for name in plan.input.read_names}
     schema = arrow_schema(columns, columns.names)
     for name, field in ((name, plan.input.read_schema.field(name)) for name in read):
         if sent_name(name) not in schema.names or schema.field(sent_name(name)).type != field.type:
-            return f"the column {name!r} has another type than in the first input"
-    return _of_columns(number, plan, slicing, read)
-
-
-def _of_columns(number: int, plan: Plan, slicing: Slicing, read: Mapping[str, str]) -> SqlPlan | str:
-    """The plan for columns of these types, or why there is none."""
+            raise NoSqlError(f"the column {name!r} has another type than in the first input")
     for name, kind in read.items():
         if not (_is_exact(kind) or kind in FLOAT_TYPES):
-            return f"the column {name!r} of type {kind} is read"
+            raise NoSqlError(f"the column {name!r} of type {kind} is read")
     if plan.input.added:
-        return "its rows have an order, a time or an origin that the job gives them"
+        raise NoSqlError("its rows have an order, a time or an origin that the job gives them")
     seen = staged_columns(plan.input.stages.steps if plan.input.stages is not None else (), read)
-    if isinstance(seen, str):
-        return seen
-    values = list[SqlValue | None]()
-    for partial in slicing.partials:
-        value = partial_value(partial, plan.input.schema, seen)
-        if isinstance(value, str):
-            return value
-        values.append(value)
-    sql = SqlPlan(number, plan, slicing, read, seen, tuple(values))
-    return _refusal(sql) or sql
+    values = tuple(partial_value(partial, plan.input.schema, seen) for partial in slicing.partials)
+    sql = SqlPlan(number, plan, slicing, read, seen, values)
+    _check_same(sql)
+    return sql
 
 
 def _is_exact(kind: str) -> bool:
     """Whether values of the type are combined by what they are: the same to Spark and to Arrow."""
-    return kind in EXACT_TYPES or kind in TEXT_TYPES or decimal_of(kind) is not None
+    return kind in EXACT_TYPES or kind in TEXT_TYPES or _digits(kind) > 0
 
 
-def _refusal(sql: SqlPlan) -> str | None:
-    """Why Spark SQL would not compute the same; None if it would."""
+def _digits(kind: str) -> int:
+    """Those of a decimal type; 0 for any other."""
+    found = type_named(kind)
+    return found.precision if found is not None and pa.types.is_decimal(found) else 0
+
+
+def _check_same(sql: SqlPlan) -> None:
+    """Raise `NoSqlError` where Spark SQL would not compute the same."""
     spec, types = sql.plan.input, sql.columns.types
     generator = spec.watermarks.generator
     if spec.order or sql.plan.computed or sql.plan.observers or spec.watermarks.filters_rows:
-        return "its rows have an order, a time or an origin that the job gives them"
+        raise NoSqlError("its rows have an order, a time or an origin that the job gives them")
     if plain_until(spec.watermarks, 0) is None or {*generator.columns} - {spec.event_time}:
-        return "its watermark is not that of the largest event times, or of the clock"
+        raise NoSqlError("its watermark is not that of the largest event times, or of the clock")
     if types[spec.event_time] != "timestamp":
-        return f"its event times are of type {types[spec.event_time]}"
+        raise NoSqlError(f"its event times are of type {types[spec.event_time]}")
     for name in sql.keys:
         if not _is_exact(types[name]):
-            return f"the column {name!r} of type {types[name]} is read, as a key"
+            raise NoSqlError(f"the column {name!r} of type {types[name]} is read, as a key")
     for partial, value in zip(sql.slicing.partials, sql.values, strict=True):
         if value is None:
             continue
-        digits = decimal_of(value.type)
         texts = value.function in ("min", "max") and value.type in TEXT_TYPES
-        if texts or (value.function == "sum" and digits and digits[0] + ADDED_DIGITS > 38):
-            return f"{partial.name!r} is a {partial.function} of type {value.type}"
-    return None
+        if texts or (value.function == "sum" and _digits(value.type) + ADDED_DIGITS > MAX_DIGITS):
+            raise NoSqlError(f"{partial.name!r} is a {partial.function} of type {value.type}")
 
 
 @dataclass(frozen=True)

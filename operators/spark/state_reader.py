@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
@@ -42,10 +43,13 @@ class StateReader:
         """Read what the columns are. Raises `UsageError` for an operator that cannot be taken over, and where Spark
         cannot read.
         """
-        operators = {str(row["operatorName"]) for row in _collected(_read(session, "state-metadata", location))}
+        with _reading():
+            rows = session.read.format("state-metadata").load(location).collect()
+        operators = {str(row["operatorName"]) for row in rows}
         if strange := sorted(operators - set(OPERATORS)):
             raise refused_operator(", ".join(strange))
-        frame = _read(session, "statestore", location, batchId=batch_id)
+        with _reading():
+            frame = session.read.format("statestore").options(batchId=batch_id).load(location)
         key, value = _struct(frame, "key"), _struct(frame, "value")
         # By place, since names repeat in a value; a cast of structs goes by place.
         by_place = {"key": _renamed(key, "key"), "value": _renamed(value, "value")}
@@ -59,34 +63,23 @@ class StateReader:
 
     def read(self) -> SparkState:
         """The state with its rows: all of them are then in this process. Raises `UsageError`."""
-        try:
+        with _reading():
             rows = self.frame.toArrow()
-        except SPARK_ERRORS as error:
-            raise _unreadable(error) from None
         return replace(self.state, rows=rows.cast(self.state.rows.schema))
 
 
-def _read(session: SparkSession, form: str, location: str, **options: Any) -> DataFrame:
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise `UsageError` (``adopt-unreadable``) where Spark cannot read what is asked of it inside."""
     try:
-        return session.read.format(form).options(**options).load(location)
+        yield
     except SPARK_ERRORS as error:
-        raise _unreadable(error) from None
-
-
-def _collected(frame: DataFrame) -> list[Row]:
-    try:
-        return list(frame.collect())
-    except SPARK_ERRORS as error:
-        raise _unreadable(error) from None
-
-
-def _unreadable(error: Exception) -> UsageError:
-    return UsageError(
-        "spark cannot read the state of this checkpoint: nothing was written; start the query once with spark, "
-        "which repairs the checkpoint or reports why it cannot",
-        code="adopt-unreadable",
-        why=next(iter(str(error).splitlines()), type(error).__name__),
-    )
+        raise UsageError(
+            "spark cannot read the state of this checkpoint: nothing was written; start the query once with spark, "
+            "which repairs the checkpoint or reports why it cannot",
+            code="adopt-unreadable",
+            why=next(iter(str(error).splitlines()), type(error).__name__),
+        ) from None
 
 
 def _struct(frame: DataFrame, part: str) -> StructType:

@@ -17,7 +17,6 @@ import gc
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +27,8 @@ from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import Broadcast
-from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError, read_ranges
+from tidestate.operators.spark.scan.decide import NeedsJvmError
+from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
 
@@ -74,22 +74,13 @@ Packed = tuple[bytes, ...]
 """The entries of state partitions, for each task its own."""
 
 
-class HasValue(Protocol):
-    """A broadcast of Spark's, in a task."""
-
-    @property
-    def value(self) -> Packed:
-        """What was broadcast, as the tasks see it."""
-        ...
-
-
 @dataclass(frozen=True)
 class StatesOfTasks:
     """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
     have changed since. Of a state partition the last entry counts.
     """
 
-    before: tuple[HasValue, ...] = ()
+    before: tuple[Broadcast[Packed], ...] = ()
     changed: Packed = ()
 
     def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:

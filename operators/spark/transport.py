@@ -8,11 +8,9 @@ batch, for a fifth of a second; an RDD is not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-import msgspec
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -21,13 +19,15 @@ from pyspark.sql.types import TimestampType
 
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
+from tidestate.operators.expressions.sql_types import quoted
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import SPARK_4, frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver, most_block_bytes
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.scan.batch import Pause, printable_reason
-from tidestate.operators.spark.scan.reader import DirectBatch, NeedsJvmError
+from tidestate.operators.spark.scan.batch import Pause, SparkRows
+from tidestate.operators.spark.scan.decide import NeedsJvmError
+from tidestate.operators.spark.scan.reader import DirectBatch
 from tidestate.operators.spark.sql_partials import SqlPartials
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
@@ -41,12 +41,10 @@ from tidestate.operators.spark.tasks import (
     scan_rows,
     sent_blocks,
 )
-from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.renames import columns_now
 from tidestate.recovery.log.spark_log import literal_path
-from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.segments import read_verified
 
 SHUFFLED_BYTES = 1 << 30
@@ -166,44 +164,6 @@ def times_as_numbers(rows: DataFrame) -> DataFrame:
 RESULT_SIZE = "spark.driver.maxResultSize"
 TASKS_PER_CORE = 4
 """The tasks of a level, at most; more state partitions share them."""
-
-
-@dataclass
-class SparkRows:
-    """The rows of a batch, and how tasks can read its files themselves, if they can. Where the files say otherwise,
-    ``needs_jvm`` has the reason afterwards; ``in_driver``: whether the driver has processed them. ``patterns``: files
-    with names because of which Spark would read others twice.
-    """
-
-    frame: DataFrame
-    direct: DirectBatch | None = None
-    needs_jvm: str | None = None
-    in_driver: bool = False
-    patterns: Sequence[str] = ()
-    partials: int | None = None
-    """How many partials Spark SQL has made of the rows; None: the rows were handed over."""
-    no_partials: str = ""
-    """Why they were handed over."""
-
-    def checked(self) -> DataFrame:
-        """The rows as Spark reads them. Raises `IncompatibleError` (``spark-file-pattern``) if some are twice."""
-        if self.patterns:
-            raise IncompatibleError(
-                "Spark takes the name of this file for a pattern, and reads the other files of the batch twice: "
-                "nothing was processed; rename it, and start again",
-                code="spark-file-pattern",
-                files=list(self.patterns[:10]),
-            )
-        return self.frame
-
-
-def with_partials(scan: Scan, rows: SparkRows) -> Scan:
-    """How a batch was read, and, if Spark has read it, whether Spark SQL has made partials of its rows."""
-    if scan.direct:
-        return scan
-    return msgspec.structs.replace(
-        scan, in_driver=rows.in_driver, partials=rows.partials, no_partials=printable_reason(rows.no_partials)
-    )
 
 
 class SparkTransport:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
+from tidestate.operators.expressions.sql_types import quoted, type_named
 from tidestate.operators.plan.graph import sent_name
-from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.operators.spark.platform import setting_of
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.tables import TIME
 
 ROW_COLUMN = "__row"
 """The column of rows of which no column is read."""
@@ -48,11 +47,6 @@ def column_at(stream: DataFrame, name: str) -> Column:
     return sf.col(path) if sent_name(name) == name else sf.col(path).alias(sent_name(name))
 
 
-def quoted(name: str) -> str:
-    """A name in Spark's expressions."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
     """``stream`` with these columns; where there are none with a constant, which keeps the number of rows: a batch
     that Spark sends to Python without columns has none.
@@ -77,8 +71,6 @@ def check_case(session: SparkSession, columns: Sequence[str], available: Sequenc
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:
-    if isinstance(kind, TimestampType):
-        return TIME
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, ArrayType):
@@ -87,7 +79,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
     if isinstance(kind, MapType):
         return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    plain = PLAIN_TYPES.get(kind.simpleString())
+    plain = type_named(kind.simpleString())
     if plain is None:
         raise UsageError(
             "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()

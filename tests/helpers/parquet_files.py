@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.arrow_rows import arrow_of
-from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
+from tests.helpers.left_to_spark import found_or_reason
+from tidestate.operators.spark.scan.decide import DirectScan, decide
 from tidestate.operators.spark.scan.extract import plan_of_jvm, reader_settings
 from tidestate.operators.spark.scan.reader import FileRange, read_ranges, seen_type
 from tidestate.operators.spark.transport import times_as_numbers
@@ -116,9 +117,9 @@ class Written:
         part.with_name(f".{part.name}.crc").rename(path.with_name(f".{path.name}.crc"))
 
 
-def decided(stream: DataFrame) -> DirectScan | Fallback:
+def decided(stream: DataFrame) -> DirectScan | str:
     """What the scan decides about a stream, with the settings of its session."""
-    return decide(plan_of_jvm(stream, columns=True), reader_settings(stream.sparkSession))
+    return found_or_reason(lambda: decide(plan_of_jvm(stream, columns=True), reader_settings(stream.sparkSession)))
 
 
 def whole(branch: int, path: Path) -> FileRange:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.helpers.direct_runs import files, run, ways
+from tests.helpers.left_to_spark import found_or_reason
 from tests.helpers.parquet_files import ROW_GROUP_BYTES, bag, by_spark, decided
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import same
@@ -65,8 +66,9 @@ def both(spark: SparkSession, rows: DataFrame, folder: Path) -> tuple[pa.Table |
     planned = spark_log.planned(str(spark_log.query_id()), 0).position.files
     scan = decided(rows)
     if not isinstance(scan, DirectScan):
-        return scan.reason, seen[0] if seen else None
-    found = InputFiles(str(folder), platform_of(spark).file_stamp).of(scan, planned)
+        return scan, seen[0] if seen else None
+    scanned = InputFiles(str(folder), platform_of(spark).file_stamp)
+    found = found_or_reason(lambda: scanned.of(scan, planned))
     if isinstance(found, str):
         return found, seen[0] if seen else None
     read = [rows for task in divide(found) for rows in read_ranges(scan, task, ROW_GROUP_BYTES)]

@@ -19,8 +19,8 @@ from pyspark.sql import functions as sf
 
 from tests.helpers.parquet_files import TYPES, VALUES, Written, bag, by_spark, decided, scanned
 from tests.helpers.process import LONG
-from tidestate.operators.spark.scan.decide import REBASE, DirectScan
-from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, read_ranges
+from tidestate.operators.spark.scan.decide import REBASE, DirectScan, NeedsJvmError
+from tidestate.operators.spark.scan.reader import FileRange, read_ranges
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("scan")]
 
@@ -147,7 +147,7 @@ def check(spark: SparkSession, example: Example, folder: Path) -> str:
     scan = decided(stream)
     assert isinstance(scan, DirectScan) or not certain(example), scan
     if not isinstance(scan, DirectScan):
-        return f"not decided: {scan.reason}"
+        return f"not decided: {scan}"
     if has_old_times(example):
         with pytest.raises(NeedsJvmError, match="old calendar"):
             scanned(scan, paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.batch_trace import Traced, is_noun, merged, standalone
+from tools.batch_trace import FIRST_OF_PROCESS, Traced, is_noun, merged, standalone
 
 
 def test_a_batch_in_this_process(tmp_path: Path) -> None:
@@ -27,6 +27,8 @@ def test_what_does_not_count() -> None:
 
 
 def test_a_task_leaves_what_it_ran_through(tmp_path: Path) -> None:
-    assert list(Traced(iter, str(tmp_path))([1, 2])) == [1, 2]
-    assert len(list(tmp_path.glob("*.json"))) == 1
+    traced = Traced(iter, str(tmp_path))
+    for calls in (1, 2):
+        assert list(traced([1, 2])) == [1, 2]
+        assert (len(list(tmp_path.glob("*.json"))), len(list(tmp_path.glob(f"*{FIRST_OF_PROCESS}")))) == (calls, 1)
     assert merged([{"nouns": ["b"]}, {"nouns": ["a", "b"]}]) == {"nouns": ["a", "b"]}

@@ -117,7 +117,9 @@ def as_type(kind: pa.DataType, typed: Typed) -> Any:
         return float(single(value))
     if is_float(kind):
         return float(value)
-    return Decimal(value) if pa.types.is_decimal(kind) else value
+    if pa.types.is_decimal(kind):  # with all the digits after the point that its type has: as text these are seen
+        return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=EXACT)
+    return value
 
 
 def single(value: float) -> Any:

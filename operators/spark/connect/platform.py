@@ -1,11 +1,8 @@
-"""The platform of a session of Spark Connect: what it does without has a value that says so."""
+"""The platform of a session of Spark Connect. What it does without `Platform` says."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeVar
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +13,6 @@ from tidestate.operators.spark.platform import FILE_MANAGER, SPARK_ERRORS, WITHO
 from tidestate.recovery.log.spark_log import literal_path
 from tidestate.statestore.errors import UsageError
 
-_T = TypeVar("_T")
 _SPLITS = re.compile(r"splits=Some\((\d+)\)")
 DEFAULT_PARALLELISM = 2
 """Where a server does not say how many tasks run at once."""
@@ -33,36 +29,9 @@ class ConnectPlatform(Platform):
         said = _SPLITS.search(self.session.range(1)._explain_string(extended=True))
         return max(1, int(said[1])) if said else DEFAULT_PARALLELISM
 
-    @property
-    def is_local(self) -> bool:
-        """A client cannot know it."""
-        return False
-
-    @property
-    def worker_python(self) -> str:
-        """A client cannot know it."""
-        return ""
-
     def has_same_session(self, session: SparkSession) -> bool:
         """Whether a session is that in which the client has described the job."""
         return bool(session.session_id == self.session.session_id)
-
-    def broadcast(self, value: _T) -> None:
-        """A client has no broadcasts: a value travels with what each task gets to run."""
-
-    @contextmanager
-    def described(self, text: str) -> Iterator[None]:
-        """A client has nothing to describe the jobs of its thread with."""
-        yield
-
-    def note_in_ui(self, text: str) -> None:
-        """A client cannot leave a text in the list of jobs."""
-
-    def accumulator(self, name: str) -> None:
-        """A client has no gauges in the metrics of its server."""
-
-    def check_file_system(self, url: str) -> None:
-        """A client finds out only when a file is read, see `why_unseen`."""
 
     def why_unseen(self, url: str) -> str | None:
         """Why Spark does not find a file; None if it does."""

@@ -33,11 +33,9 @@ from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest, OutputKind, Scan
 from tidestate.recovery.log.marker import read_marker
 from tidestate.recovery.log.requests import (
-    ControlAnswer,
     MetricsRequest,
     RebuildRequest,
     ReprocessRequest,
-    RequestAction,
     StopRequest,
 )
 from tidestate.recovery.log.summary import brief
@@ -78,21 +76,14 @@ class QueryOnConnect(QueryHandle):
         delivers: Collection[OutputKind] = (),
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        self._session, self._url, self._job, self._delivers = session, root, job, delivers
+        self._session, self._url, self._job_name, self._delivers = session, root, job, delivers
+        self._root = public_url(root)
         self.query: StreamingQuery | None = None
         """Spark's query, once it has started."""
         self.epoch = 0
         """The writer epoch of its run."""
         self._checkpoint = checkpoint
         self._is_stopped = False
-
-    @property
-    def _root(self) -> str:
-        return public_url(self._url)
-
-    @property
-    def _job_name(self) -> str:
-        return self._job
 
     @property
     def _spark_query(self) -> StreamingQuery:
@@ -237,7 +228,7 @@ class QueryOnConnect(QueryHandle):
         refusal: TidestateError | None = None
         if self.isActive:
             try:
-                self._ask(StopRequest(drain, timeout_s))
+                self._asker.ask(StopRequest(drain, timeout_s))
             except (UsageError, NotFoundError, UnavailableError) as error:
                 if error.code not in NOBODY_TO_ASK:
                     raise
@@ -262,17 +253,13 @@ class QueryOnConnect(QueryHandle):
         self, rows: pa.Table | None = None, *, operator: str | None = None, reason: str | None = None
     ) -> int:
         check_reason(reason, is_given=rows is not None)
-        return self._ask(ReprocessRequest(operator, reason=reason), rows).rows or 0
+        return self._asker.ask(ReprocessRequest(operator, reason=reason), rows).rows or 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
         if not is_connect(self._session):
             raise of_another_session("rebuild")
         frames = replay if isinstance(replay, Mapping) else {"": replay}
-        return self._ask(RebuildRequest({name: packed(frame) for name, frame in frames.items()})).rows or 0
-
-    def _ask(self, action: RequestAction, rows: pa.Table | None = None) -> ControlAnswer:
-        """Ask the run. Raises its error."""
-        return self._asker.ask(action, rows)
+        return self._asker.ask(RebuildRequest({name: packed(frame) for name, frame in frames.items()})).rows or 0
 
     @property
     def _asker(self) -> Asker:
@@ -299,13 +286,13 @@ class QueryOnConnect(QueryHandle):
         return SinkWaits(self.waiting_since_us, 0, max(behind, default=0))
 
     def prometheus(self) -> str:
-        return self._ask(MetricsRequest()).text if self.isActive else exposition_text(self._families())
+        return self._asker.ask(MetricsRequest()).text if self.isActive else exposition_text(self._families())
 
     def opentelemetry(self, provider: Any = None) -> None:
         instrument(self._families, provider)
 
     def _families(self) -> list[Family]:
-        return stored_families(self._job, self.manifest, self._progress())
+        return stored_families(self._job_name, self.manifest, self._progress())
 
     @property
     def metrics_url(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -21,18 +21,14 @@ from tidestate.statestore.storage.objects import Objects
 class _Call(msgspec.Struct, frozen=True):
     """A method of `Objects`, and with what it is called."""
 
-    method: str
-    path: str
-    data: bytes = b""
-    limit: int | None = None
+    method: Literal["read", "create", "names", "exists", "age_us"]
+    arguments: tuple[Any, ...]
 
 
 class _Returned(msgspec.Struct, frozen=True):
     """What it returned, or raised."""
 
-    data: bytes = b""
-    names: list[str] | None = None
-    number: int | None = None
+    value: Any = None
     failure: Failure | None = None
 
 
@@ -48,27 +44,30 @@ class ObjectsByTask(Objects):
         self._session = session
 
     def read(self, path: str, limit: int | None = None) -> bytes:
-        return self._called(_Call("read", path, limit=limit)).data
+        data: bytes = self._called(_Call("read", (path, limit)))
+        return data
 
     def create(self, path: str, data: bytes) -> None:
-        self._called(_Call("create", path, data))
+        self._called(_Call("create", (path, data)))
 
     def names(self, folder: str, *, hidden: bool = False) -> list[str]:
-        return self._called(_Call("names", folder)).names or []
+        names: list[str] = self._called(_Call("names", (folder,)))
+        return names
 
     def exists(self, path: str) -> bool:
-        return bool(self._called(_Call("exists", path)).number)
+        return bool(self._called(_Call("exists", (path,))))
 
     def age_us(self, path: str) -> int | None:
-        return self._called(_Call("age_us", path)).number
+        age_us: int | None = self._called(_Call("age_us", (path,)))
+        return age_us
 
-    def _called(self, call: _Call) -> _Returned:
+    def _called(self, call: _Call) -> Any:
         task = partial(_answers, self.root, msgspec.msgpack.encode(call))
         rows = self._session.range(0, 1, 1, 1).mapInArrow(task, "answer binary").collect()
         returned = msgspec.msgpack.decode(bytes(rows[0]["answer"]), type=_Returned)
         if returned.failure is not None:
             returned.failure.raised()
-        return returned
+        return returned.value
 
 
 def _answers(root: str, packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,25 +75,10 @@ def _answers(root: str, packed: bytes, batches: Iterator[pa.RecordBatch]) -> Ite
     for _ in batches:
         call = msgspec.msgpack.decode(packed, type=_Call)
         try:
-            returned = _returned(Objects(root), call)
+            returned = _Returned(getattr(Objects(root), call.method)(*call.arguments))
         except TidestateError as error:
             returned = _Returned(failure=failure_of(error))
         yield pa.record_batch([pa.array([msgspec.msgpack.encode(returned)], pa.binary())], ["answer"])
-
-
-def _returned(objects: Objects, call: _Call) -> _Returned:
-    path = call.path
-    if call.method == "create":
-        objects.create(path, call.data)
-        return _Returned()
-    calls: dict[str, Any] = {
-        "read": lambda: _Returned(data=objects.read(path, call.limit)),
-        "names": lambda: _Returned(names=objects.names(path)),
-        "exists": lambda: _Returned(number=int(objects.exists(path))),
-        "age_us": lambda: _Returned(number=objects.age_us(path)),
-    }
-    returned: _Returned = calls[call.method]()
-    return returned
 
 
 def objects_of_client(session: SparkSession, root: str) -> Objects:

@@ -18,10 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidestate.operators.engine.delivery import PATIENCE_S
-from tidestate.operators.spark.compat import report_of
-from tidestate.operators.spark.monitoring import offsets_behind_of
 from tidestate.operators.spark.query import QueryOnSpark, StoppingError
-from tidestate.recovery.log.topic_offsets import TopicOffsets
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -100,26 +97,12 @@ class QueryInServer(QueryOnSpark):
         return self._log.query_id() or ""
 
     @property
-    def runId(self) -> str:  # noqa: N802
-        return str(self._spark_query.runId)
-
-    @property
     def name(self) -> str:
-        return str(self._job.plan.name)
-
-    def _behind(self) -> tuple[TopicOffsets, ...]:
-        try:
-            report = self._spark_query.lastProgress
-            return offsets_behind_of(None if report is None else report_of(report))
-        except Exception:  # before the first batch, or the server has ended
-            return ()
+        return self._job_name
 
     @property
     def isActive(self) -> bool:  # noqa: N802
         return not self._has_ended
-
-    def exception(self) -> Exception | None:
-        return self._failure if isinstance(self._failure, Exception) else None
 
     @property
     def _over(self) -> bool:

@@ -17,23 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.plans import analysed_plan
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
-from tidestate.operators.spark.scan.analysed import DeltaFiles, ReaderSettings, StreamRelation
+from tidestate.operators.spark.scan.analysed import DeltaFiles, ReaderSettings
 from tidestate.operators.spark.scan.decide import (
     DELTA,
     Branch,
     Condition,
     DirectScan,
-    Fallback,
+    NeedsJvmError,
     PathColumn,
     PathValue,
     decide,
 )
-from tidestate.operators.spark.scan.delta import delta_files, why_not_plain
+from tidestate.operators.spark.scan.delta import delta_files
 from tidestate.operators.spark.scan.folders import path_values
 from tidestate.operators.spark.scan.reader import (
     DirectBatch,
     FileRange,
-    NeedsJvmError,
     divide,
     kept_rows,
     path_arrays,
@@ -41,7 +40,7 @@ from tidestate.operators.spark.scan.reader import (
 from tidestate.recovery.log.manifest import Scan
 from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
 from tidestate.recovery.log.spark_log import LEGAL, is_data_file, local_file
-from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.errors import IncompatibleError, TidestateError
 from tidestate.statestore.storage.foreign import REQUESTS, ForeignFiles, bucket_and_key, foreign_files
 from tidestate.statestore.storage.local import is_local
 from tidestate.statestore.storage.options import of_roots
@@ -74,34 +73,30 @@ class InputFiles:
         self._buckets: dict[str, str] = {}
         """By the URL of a bucket: the same with its options, once Spark was seen to read the same files there."""
 
-    def of(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[FileRange] | str:
-        """Each file of a batch, whole, that may have rows; or why Spark must read the batch. ``files`` has URLs, each
-        with its time, by the number of the source.
+    def of(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> list[FileRange]:
+        """Each file of a batch, whole, that may have rows. ``files`` has URLs, each with its time, by the number of
+        the source. Raises `NeedsJvmError`.
         """
         return self._located(scan, lambda branch: map(_listed_file, files.get(str(branch.source), ())))
 
-    def of_tables(self, scan: DirectScan, tables: Mapping[int, StreamRelation]) -> list[FileRange] | str:
+    def of_tables(self, scan: DirectScan, tables: Mapping[int, DeltaFiles]) -> list[FileRange]:
         """As `of`, of a batch that has files of these tables, by the number of the source."""
+        return self._located(
+            scan, lambda branch: _files_of_table(tables[branch.source], branch) if branch.source in tables else ()
+        )
 
-        def files_of(branch: Branch) -> Iterator[_ListedFile]:
-            relation = tables.get(branch.source)
-            if relation is not None and relation.delta is not None:
-                yield from _files_of_table(relation.delta, branch)
-
-        return self._located(scan, files_of)
-
-    def _located(self, scan: DirectScan, files: Callable[[Branch], Iterable[_ListedFile]]) -> list[FileRange] | str:
+    def _located(self, scan: DirectScan, files: Callable[[Branch], Iterable[_ListedFile]]) -> list[FileRange]:
         try:
             found = [
                 file
                 for number, branch in enumerate(scan.branches)
                 for file in self._of_branch(number, branch, list(files(branch)))
             ]
-        except NeedsJvmError as why:
-            return str(why)
         except (OSError, ValueError, TidestateError) as error:
-            return f"{type(error).__name__}: {error}"
-        return found or "no file of the batch has rows"
+            raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
+        if not found:
+            raise NeedsJvmError("no file of the batch has rows")
+        return found
 
     def _of_branch(self, number: int, branch: Branch, files: Sequence[_ListedFile]) -> Iterator[FileRange]:
         known = []
@@ -162,19 +157,15 @@ def _listed_file(entry: str) -> _ListedFile:
 
 def _files_of_table(delta: DeltaFiles, branch: Branch) -> Iterator[_ListedFile]:
     """The files of a Delta table that a batch has. Raises `NeedsJvmError` where they are not plain ones."""
-    why = why_not_plain(delta)
-    found = delta_files(delta, branch.partitions) if why is None else why
-    if isinstance(found, str):
-        raise NeedsJvmError(found)
     local = delta.folder.removeprefix("file:") if delta.folder.startswith(("file:", "/")) else None
     place = bucket_and_key(_escaped(delta.folder))
-    for file in found:
+    for path, size, values in delta_files(delta, branch.partitions):
         if local is not None:
-            yield _ListedFile("", f"{local}/{file.path}", size=file.size, values=file.values)
+            yield _ListedFile("", f"{local}/{path}", size=size, values=values)
         elif place is not None:
             bucket, folder = place
-            url = quote(f"{delta.folder}/{file.path}", safe=LEGAL)
-            yield _ListedFile(bucket, f"{folder}/{file.path}", url, size=file.size, values=file.values)
+            url = quote(f"{delta.folder}/{path}", safe=LEGAL)
+            yield _ListedFile(bucket, f"{folder}/{path}", url, size=size, values=values)
         else:
             raise NeedsJvmError(f"the table is at {delta.folder.partition(':')[0]}:")
 
@@ -198,10 +189,7 @@ def _values(branch: Branch, file: _ListedFile) -> tuple[PathValue, ...]:
         if any("=" in part for part in path.split("/")[:-1]):
             raise NeedsJvmError("the files lie in folders with = in the name, which may be partitions")
         return ()
-    values = path_values(path, base, branch.partitions)
-    if isinstance(values, str):
-        raise NeedsJvmError(values)
-    return values
+    return path_values(path, base, branch.partitions)
 
 
 def _may_have_rows(branch: Branch, values: Sequence[PathValue]) -> bool:
@@ -261,6 +249,35 @@ class Pause:
         self._length = 0
 
 
+@dataclass
+class SparkRows:
+    """The rows of a batch, and how tasks can read its files themselves, if they can. Where the files say otherwise,
+    ``needs_jvm`` has the reason afterwards; ``in_driver``: whether the driver has processed them. ``patterns``: files
+    with names because of which Spark would read others twice.
+    """
+
+    frame: DataFrame
+    direct: DirectBatch | None = None
+    needs_jvm: str | None = None
+    in_driver: bool = False
+    patterns: Sequence[str] = ()
+    partials: int | None = None
+    """How many partials Spark SQL has made of the rows; None: the rows were handed over."""
+    no_partials: str = ""
+    """Why they were handed over."""
+
+    def checked(self) -> DataFrame:
+        """The rows as Spark reads them. Raises `IncompatibleError` (``spark-file-pattern``) if some are twice."""
+        if self.patterns:
+            raise IncompatibleError(
+                "Spark takes the name of this file for a pattern, and reads the other files of the batch twice: "
+                "nothing was processed; rename it, and start again",
+                code="spark-file-pattern",
+                files=list(self.patterns[:10]),
+            )
+        return self.frame
+
+
 class BatchScans:
     """Decides for the batches of one query; ``refusal``: why none of them can be scanned, if that is known. ``root``
     is that of the job.
@@ -272,7 +289,9 @@ class BatchScans:
         self, stream: DataFrame, platform: Platform, root: str, budget_bytes: int, refusal: str | None = None
     ) -> None:
         self._plan = analysed_plan(stream, columns=True) if refusal is None else None
-        self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
+        self._scan: DirectScan | None = None
+        self._refusal = refusal
+        """Why no batch can be scanned; the first one tells, with the settings of its session."""
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
         self._files, self._platform = InputFiles(root, platform.file_stamp), platform
         self._settings = ReaderSettings()
@@ -285,58 +304,64 @@ class BatchScans:
         """How the tasks read a batch with these files, each with its time, by the number of the source; None if Spark
         must read it. ``session`` is that of the batch.
         """
-        if self._decided is None and self._plan is not None:
+        try:
+            scan = self._of_stream(session)
+            if self._pause.skips():
+                return None
+            scan, ranges = self._of_tables(session) if self._has_tables else (scan, self._files.of(scan, files))
+        except NeedsJvmError as why:
+            self._reason = str(why)
+            return None
+        self._reason = ""
+        return DirectBatch(scan, divide(ranges), self._row_group_bytes)
+
+    def _of_stream(self, session: SparkSession) -> DirectScan:
+        if self._scan is None and self._refusal is None and self._plan is not None:
             from tidestate.operators.spark.scan.extract import reader_settings  # py4j, which no client of Connect has
 
             self._settings = reader_settings(session)
-            self._decided = decide(self._plan, self._settings)
-        if not isinstance(self._decided, DirectScan):
-            self._reason = self._decided.reason if self._decided is not None else ""
-            return None
-        if self._pause.skips():
-            return None
-        found = self._of_tables(session) if self._has_tables else self._of_files(self._decided, files)
-        self._reason = found if isinstance(found, str) else ""
-        return None if isinstance(found, str) else found
+            try:
+                self._scan = decide(self._plan, self._settings)
+            except NeedsJvmError as why:
+                self._refusal = str(why)
+        if self._scan is None:
+            raise NeedsJvmError(self._refusal)
+        return self._scan
 
-    def _of_files(self, scan: DirectScan, files: Mapping[str, Sequence[str]]) -> DirectBatch | str:
-        found = self._files.of(scan, files)
-        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
-
-    def _of_tables(self, session: SparkSession) -> DirectBatch | str:
+    def _of_tables(self, session: SparkSession) -> tuple[DirectScan, list[FileRange]]:
         """A batch of a stream of tables: which files it has only the plan says by which Spark would read it."""
         from tidestate.operators.spark.scan.extract import plan_of_batch
 
         try:
             plan = plan_of_batch(self._platform.session, session)
         except SPARK_ERRORS as error:
-            return f"the plan of the batch is not known: {str(error).partition(chr(10))[0]}"
-        if isinstance(plan, str):
-            return plan
-        scan = decide(plan, self._settings)
-        if isinstance(scan, Fallback):
-            return scan.reason
-        relations = [step.relation for step in plan.steps() if step.relation is not None]
-        if any(relation.delta is None for relation in relations):
-            return "the stream has a table and files"
-        found = self._files.of_tables(scan, {relation.source: relation for relation in relations})
-        return found if isinstance(found, str) else DirectBatch(scan, divide(found), self._row_group_bytes)
+            why = f"the plan of the batch is not known: {str(error).partition(chr(10))[0]}"
+            raise NeedsJvmError(why) from None
+        scan, tables = decide(plan, self._settings), dict[int, DeltaFiles]()
+        for relation in (step.relation for step in plan.steps() if step.relation is not None):
+            if relation.delta is None:
+                raise NeedsJvmError("the stream has a table and files")
+            tables[relation.source] = relation.delta
+        return scan, self._files.of_tables(scan, tables)
 
-    def outcome(self, needs_jvm: str | None, *, in_driver: bool) -> Scan:
-        """How the batch was read; ``needs_jvm``: why a task could not read its files. A new reason is logged."""
-        if needs_jvm is not None:
+    def outcome(self, rows: SparkRows) -> Scan:
+        """How a batch was read, and, if Spark has read it, whether Spark SQL has made partials of its rows. A new
+        reason why tasks could not read its files is logged.
+        """
+        if rows.needs_jvm is not None:
             self._pause.lengthen()
-            self._reason = needs_jvm
+            self._reason = rows.needs_jvm
         elif not self._reason:
             self._pause.end()
-            return Scan(direct=True, in_driver=in_driver)
-        reason = printable_reason(self._reason)
+            return Scan(direct=True, in_driver=rows.in_driver)
+        reason = _printable(self._reason)
         if reason not in self._logged:
             self._logged.add(reason)
             log.info("spark reads the input, as the tasks cannot: %s", reason)
-        return Scan(direct=False, reason=reason)
+        no_partials = _printable(rows.no_partials)
+        return Scan(False, reason, in_driver=rows.in_driver, partials=rows.partials, no_partials=no_partials)
 
 
-def printable_reason(reason: str) -> str:
+def _printable(reason: str) -> str:
     """A reason as a manifest takes it."""
     return _CONTROL.sub(" ", reason)[:REASON_CHARACTERS]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from tidestate.operators.spark.plain_types import decimal_of
+from tidestate.operators.expressions.sql_types import type_named
 from tidestate.operators.spark.scan.analysed import (
     Expression,
     PlanStep,
@@ -55,10 +55,6 @@ OPTIONS_OF_DELTA = frozenset(
     | {"ignorechanges", "skipchangecommits", "excluderegex", "failondataloss"}
 )
 """Those of a stream of a Delta table."""
-SCANNED = frozenset(
-    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"}
-    | {"timestamp", "timestamp_ntz"}
-)
 NO_SOURCE = -1
 """The number of a source that has no rows in a batch."""
 IN_PATHS = frozenset({"string", "int", "bigint", "date"})
@@ -146,15 +142,8 @@ class DirectScan:
     rebased: bool
 
 
-@dataclass(frozen=True)
-class Fallback:
-    """A stream that Spark must read, and why."""
-
-    reason: str
-
-
-class _Unsupported(Exception):
-    """Why a plan cannot be scanned."""
+class NeedsJvmError(Exception):
+    """A stream, a batch or a file that Spark must read, and why."""
 
 
 @dataclass(frozen=True)
@@ -166,16 +155,13 @@ class _Output:
     branches: tuple[Branch, ...]
 
 
-def decide(plan: PlanStep, settings: ReaderSettings) -> DirectScan | Fallback:
-    """Whether the tasks can read this plan."""
-    try:
-        _check_settings(settings)
-        output = _output(plan)
-        types = tuple(one.type for one in output.branches[0].values)
-        for kind in types:
-            _check_type(kind)
-    except _Unsupported as why:
-        return Fallback(str(why))
+def decide(plan: PlanStep, settings: ReaderSettings) -> DirectScan:
+    """How the tasks read this plan. Raises `NeedsJvmError`."""
+    _check_settings(settings)
+    output = _output(plan)
+    types = tuple(one.type for one in output.branches[0].values)
+    for kind in types:
+        _check_type(kind)
     rebased = settings.spark.get(REBASE, "").upper() != "CORRECTED"
     return DirectScan(output.names, types, output.branches, rebased)
 
@@ -183,9 +169,9 @@ def decide(plan: PlanStep, settings: ReaderSettings) -> DirectScan | Fallback:
 def _check_settings(settings: ReaderSettings) -> None:
     for name, wanted in REQUIRED.items():
         if (found := settings.spark.get(name, wanted)).lower() != wanted:
-            raise _Unsupported(f"{name} is {found}")
+            raise NeedsJvmError(f"{name} is {found}")
     if settings.hadoop:
-        raise _Unsupported(f"hadoop's setting {settings.hadoop[0]}")
+        raise NeedsJvmError(f"hadoop's setting {settings.hadoop[0]}")
 
 
 def _output(step: PlanStep) -> _Output:
@@ -204,34 +190,34 @@ def _output(step: PlanStep) -> _Output:
         parts = [_output(one) for one in step.below]
         _check_union(parts)
         return replace(parts[0], branches=tuple(one for part in parts for one in part.branches))
-    raise _Unsupported(f"the plan has {_short(step.kind)}")
+    raise NeedsJvmError(f"the plan has {_short(step.kind)}")
 
 
 def _relation(relation: StreamRelation) -> _Output:
     if relation.format == DELTA:
         _check_options(relation, OPTIONS_OF_DELTA)
     elif relation.format != PARQUET:
-        raise _Unsupported(f"the source is {_short(relation.format)}")
+        raise NeedsJvmError(f"the source is {_short(relation.format)}")
     else:
         _check_options(relation, OPTIONS)
         if relation.bucketed or relation.table:
-            raise _Unsupported("the source is a table" if relation.table else "the source has buckets")
+            raise NeedsJvmError("the source is a table" if relation.table else "the source has buckets")
     folder, partitions = _folders(relation)
     return _of_columns(relation.columns, Branch(relation.source, (), folder=folder, partitions=partitions))
 
 
 def _check_options(relation: StreamRelation, options: frozenset[str]) -> None:
     if strange := sorted(set(map(str.lower, relation.options)) - options):
-        raise _Unsupported(f"the option {strange[0]} of the source")
+        raise NeedsJvmError(f"the option {strange[0]} of the source")
 
 
 def _of_columns(columns: Sequence[StreamColumn], branch: Branch) -> _Output:
     """The columns of a source as they are."""
     for column in columns:
         if set(column.metadata) - {"comment"}:
-            raise _Unsupported(f"the column {column.name} has a default or another attribute")
+            raise NeedsJvmError(f"the column {column.name} has a default or another attribute")
     if len({column.name.lower() for column in columns}) < len(columns):
-        raise _Unsupported("two columns differ only in case")
+        raise NeedsJvmError("two columns differ only in case")
     paths = {column.name: column for column in branch.partitions}
     values = tuple(paths.get(column.name) or FileColumn(column.name, column.type) for column in columns)
     names, ids = tuple(column.name for column in columns), tuple(column.id for column in columns)
@@ -244,12 +230,12 @@ def _folders(relation: StreamRelation) -> tuple[str, tuple[PathColumn, ...]]:
     folder, types = options.get("path", ""), {column.name: column.type for column in relation.columns}
     for name in relation.partitions:
         if types.get(name) not in IN_PATHS:
-            raise _Unsupported(f"the partition column {name} has the type {types.get(name, 'of no column')}")
+            raise NeedsJvmError(f"the partition column {name} has the type {types.get(name, 'of no column')}")
     if relation.format == DELTA:
         folder = relation.delta.folder if relation.delta is not None else ""
     # Below a pattern Spark takes each folder with files for a base, and no name of a folder for a value.
     elif relation.partitions and (not folder or not PATTERN.isdisjoint(folder)):
-        raise _Unsupported("the source has partition columns below a pattern")
+        raise NeedsJvmError("the source has partition columns below a pattern")
     return folder, tuple(PathColumn(name, types[name], number) for number, name in enumerate(relation.partitions))
 
 
@@ -267,7 +253,7 @@ def _value(there: Mapping[int, ReadColumn | Constant], expression: Expression) -
         (expression,) = expression.inside
     if expression.kind == "column":
         if expression.id not in there:
-            raise _Unsupported(f"the column {expression.name} is not one of the files")
+            raise NeedsJvmError(f"the column {expression.name} is not one of the files")
         return there[expression.id]
     inner = expression.inside[0] if expression.kind == "cast" else expression
     if inner.kind == "literal":
@@ -275,7 +261,7 @@ def _value(there: Mapping[int, ReadColumn | Constant], expression: Expression) -
             return Constant(expression.type, None)
         if inner.type == expression.type == "string":
             return Constant("string", str(inner.value))
-    raise _Unsupported(f"a column is computed by {_short(expression.kind)}")
+    raise NeedsJvmError(f"a column is computed by {_short(expression.kind)}")
 
 
 def _filtered(ids: Sequence[int], branch: Branch, conditions: Sequence[Expression]) -> Branch:
@@ -302,7 +288,7 @@ def _condition(there: Mapping[int, ReadColumn | Constant], one: Expression) -> C
             left, right, kind = right, left, COMPARISONS[kind]
         column = _compared(there, left, ORDERED | {"boolean"} if kind == "=" else ORDERED)
         return Condition(kind, column=column, values=(_literal(right, column.type),))
-    raise _Unsupported(f"a filter uses {_short(one.kind)}")
+    raise NeedsJvmError(f"a filter uses {_short(one.kind)}")
 
 
 def _compared(
@@ -310,9 +296,9 @@ def _compared(
 ) -> ReadColumn:
     column = there.get(one.id) if one.kind == "column" else None
     if column is None or isinstance(column, Constant):
-        raise _Unsupported(f"a filter uses {_short(one.kind)} where a column of the files can be")
+        raise NeedsJvmError(f"a filter uses {_short(one.kind)} where a column of the files can be")
     if types is not None and column.type not in types:
-        raise _Unsupported(f"a filter on the column {column.name} of type {column.type}")
+        raise NeedsJvmError(f"a filter on the column {column.name} of type {column.type}")
     return column
 
 
@@ -322,19 +308,19 @@ def _literal(one: Expression, kind: str) -> Any:
     widened = kind in INTEGERS and inner.type in INTEGERS[: INTEGERS.index(kind) + 1]
     same = inner is one or widened
     if inner.kind != "literal" or inner.value is None or one.type != kind or not same:
-        raise _Unsupported(f"a filter compares with {_short(inner.kind)} of type {inner.type or 'unknown'}")
+        raise NeedsJvmError(f"a filter compares with {_short(inner.kind)} of type {inner.type or 'unknown'}")
     return inner.value
 
 
 def _check_union(parts: Sequence[_Output]) -> None:
     types = {tuple(one.type for one in branch.values) for part in parts for branch in part.branches}
     if len(types) > 1:
-        raise _Unsupported("a union of columns of different types")
+        raise NeedsJvmError("a union of columns of different types")
 
 
 def _check_type(kind: str) -> None:
-    if kind not in SCANNED and decimal_of(kind) is None:
-        raise _Unsupported(f"a column of type {kind}")
+    if type_named(kind) is None:
+        raise NeedsJvmError(f"a column of type {kind}")
 
 
 def _short(name: str) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from tidestate.operators.spark.scan.analysed import DeltaFiles
-from tidestate.operators.spark.scan.decide import PathColumn, PathValue
+from tidestate.operators.spark.scan.decide import NeedsJvmError, PathColumn, PathValue
 from tidestate.operators.spark.scan.folders import folder_value
 
 FEATURES = frozenset(
@@ -30,45 +29,39 @@ OF_A_FILE = frozenset(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
-@dataclass(frozen=True)
-class DeltaFile:
-    """A file of a table: its path below the table's folder, its size, and the values of partition columns."""
-
-    path: str
-    size: int
-    values: tuple[PathValue, ...]
-
-
-def why_not_plain(files: DeltaFiles) -> str | None:
-    """Why rows of this table's files may not be what is in them; None if they are. Of the table, not of a file."""
-    protocol, metadata = json.loads(files.protocol)["protocol"], json.loads(files.metadata)["metaData"]
-    if protocol["minReaderVersion"] > 3:
-        return f"the table's reader version is {protocol['minReaderVersion']}"
-    if unknown := sorted(set(protocol.get("readerFeatures") or ()) - FEATURES):
-        return f"the table has {unknown[0]}"
-    mode = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
-    if mode != "none":
-        return f"the table's columns are mapped by {mode}"
-    if metadata["format"]["provider"] != "parquet":
-        return f"the table's files are {metadata['format']['provider']}"
-    return None
-
-
-def delta_files(files: DeltaFiles, partitions: Sequence[PathColumn]) -> list[DeltaFile] | str:
-    """The files of a batch; or why Spark must read it."""
-    found = []
+def delta_files(
+    files: DeltaFiles, partitions: Sequence[PathColumn]
+) -> Iterator[tuple[str, int, tuple[PathValue, ...]]]:
+    """The files of a batch: the path of each below the table's folder, its size, and the values of the partition
+    columns. Raises `NeedsJvmError` where rows of a file may not be what is in it.
+    """
+    _check_plain(files)
     for entry in json.loads(files.added):
         if strange := sorted({name for name, value in entry.items() if value is not None} - OF_A_FILE):
-            return f"a file of the table has {strange[0]}"
+            raise NeedsJvmError(f"a file of the table has {strange[0]}")
         path = entry["path"]
         if _SCHEME.match(path) or path.startswith("/") or ".." in unquote(path).split("/"):
-            return "a file of the table lies outside of its folder"
+            raise NeedsJvmError("a file of the table lies outside of its folder")
         try:
             values = tuple(_value(entry["partitionValues"], column) for column in partitions)
-        except (KeyError, ValueError) as why:
-            return f"a file of the table has another partition column, or value, than expected: {why}"
-        found.append(DeltaFile(unquote(path), int(entry["size"]), values))
-    return found
+        except (KeyError, ValueError) as error:
+            why = f"a file of the table has another partition column, or value, than expected: {error}"
+            raise NeedsJvmError(why) from None
+        yield unquote(path), int(entry["size"]), values
+
+
+def _check_plain(files: DeltaFiles) -> None:
+    """Raise `NeedsJvmError` where the table, not a file, says that rows may not be what is in its files."""
+    protocol, metadata = json.loads(files.protocol)["protocol"], json.loads(files.metadata)["metaData"]
+    if protocol["minReaderVersion"] > 3:
+        raise NeedsJvmError(f"the table's reader version is {protocol['minReaderVersion']}")
+    if unknown := sorted(set(protocol.get("readerFeatures") or ()) - FEATURES):
+        raise NeedsJvmError(f"the table has {unknown[0]}")
+    mode = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise NeedsJvmError(f"the table's columns are mapped by {mode}")
+    if metadata["format"]["provider"] != "parquet":
+        raise NeedsJvmError(f"the table's files are {metadata['format']['provider']}")
 
 
 def _value(values: dict[str, Any], column: PathColumn) -> PathValue:

@@ -23,7 +23,7 @@ from tidestate.operators.spark.scan.analysed import (
     StreamColumn,
     StreamRelation,
 )
-from tidestate.operators.spark.scan.decide import DELTA, REBASE, REQUIRED
+from tidestate.operators.spark.scan.decide import DELTA, REBASE, REQUIRED, NeedsJvmError
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 _STEPS = {
@@ -71,18 +71,18 @@ def plan_of_jvm(frame: DataFrame, *, columns: bool = False) -> PlanStep:
     return _Walk(columns=columns).step(frame._jdf.queryExecution().analyzed())
 
 
-def plan_of_batch(session: SparkSession, batch_session: SparkSession) -> PlanStep | str:
+def plan_of_batch(session: SparkSession, batch_session: SparkSession) -> PlanStep:
     """The plan by which Spark reads the batch that this thread has, with the files of tables, which the plan of the
-    stream does not have; or why it is not known. ``session``: of the query.
+    stream does not have. ``session``: of the query. Raises `NeedsJvmError` where it is not known.
     """
     context = batch_session.sparkContext
     query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY, _BATCH))
     query = session._jsparkSession.streams().get(query_id) if query_id else None  # type: ignore[attr-defined]
     if query is None:
-        return "the plan of the batch is not known"
+        raise NeedsJvmError("the plan of the batch is not known")
     executed = query.streamingQuery().lastExecution()
     if str(executed.currentBatchId()) != batch_id:
-        return "the plan of the batch is that of another one"
+        raise NeedsJvmError("the plan of the batch is that of another one")
     plan = executed.analyzed()
     while _class(plan).rpartition(".")[2].startswith("WriteTo"):
         plan = plan.children().apply(0)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import date
 
-from tidestate.operators.spark.scan.decide import PathColumn, PathValue
+from tidestate.operators.spark.scan.decide import NeedsJvmError, PathColumn, PathValue
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _PLAIN = re.compile(r"(?:[^%]|%[0-7][0-9A-Fa-f])+", re.DOTALL)
@@ -21,23 +21,24 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-def path_values(path: str, base: str, columns: Sequence[PathColumn]) -> tuple[PathValue, ...] | str:
-    """The value of each partition column of a file, dates as days since 1970; or why they are not certain. ``base``
-    is the folder of the stream, in the same form as ``path``.
+def path_values(path: str, base: str, columns: Sequence[PathColumn]) -> tuple[PathValue, ...]:
+    """The value of each partition column of a file, dates as days since 1970. ``base`` is the folder of the stream,
+    in the same form as ``path``. Raises `NeedsJvmError` where they are not certain.
     """
     below = path.removeprefix(f"{base.rstrip('/')}/")
     *folders, _ = below.split("/")
     if below == path or len(folders) != len(columns):
-        return "a file is not directly in the folders of its partition columns"
+        raise NeedsJvmError("a file is not directly in the folders of its partition columns")
     values = []
     for folder, column in zip(folders, columns, strict=True):
         name, found, text = folder.partition("=")
         if not found or name != column.name or "%" in name:
-            return f"a folder is called {folder}, where the partition column {column.name} is expected"
+            raise NeedsJvmError(f"a folder is called {folder}, where the partition column {column.name} is expected")
         try:
             values.append(None if text == NULL else folder_value(text, column.type))
         except ValueError:
-            return f"a folder is called {folder}, which may not be a value of type {column.type}"
+            why = f"a folder is called {folder}, which may not be a value of type {column.type}"
+            raise NeedsJvmError(why) from None
     return tuple(values)
 
 

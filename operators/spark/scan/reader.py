@@ -21,19 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.operators.spark.plain_types import PLAIN_TYPES, decimal_of
+from tidestate.operators.expressions.sql_types import type_named
 from tidestate.operators.spark.scan.decide import (
     Branch,
     Condition,
     Constant,
     DirectScan,
     FileColumn,
+    NeedsJvmError,
     PathValue,
     ReadColumn,
 )
 from tidestate.recovery.spark.parquet_types import is_written_as
-from tidestate.statestore.errors import TidestateError
-from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.errors import TidestateError, expect
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
@@ -46,27 +46,22 @@ CALENDAR = {"date": -25202, "timestamp": -25202 * 86_400_000_000}
 """1901-01-01: up to 1900, Spark may read a value in the Julian calendar, or in the time zone's local mean time."""
 WRITER, LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
 
-_ARROW = PLAIN_TYPES | {"timestamp": TIME}
-
-
-class NeedsJvmError(Exception):
-    """A file or a batch that Spark must read, and why."""
-
 
 def check_footer(
     footer: pq.FileMetaData, columns: Sequence[FileColumn], *, rebased: bool, row_group_bytes: int
-) -> tuple[dict[FileColumn, int | None], list[int]]:
-    """The place of each of these ``columns`` in a file, None if the file lacks it; and the middle of each row group.
-    ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the
-    columns of a row group may have. Raises `NeedsJvmError`.
+) -> tuple[dict[FileColumn, str], frozenset[FileColumn], list[int]]:
+    """What a file calls those of these ``columns`` that it has; which of them are undated, with times of which no
+    footer says how old they are, so that each value must be looked at; and the middle of each row group.
+    ``rebased``: as in `DirectScan`; ``row_group_bytes``: the most that the columns of a row group may have. Raises
+    `NeedsJvmError`.
     """
-    names = _top_names(footer)
-    places = {column: _place(names, column) for column in columns}
+    leaves = [footer.schema.column(place).path for place in range(len(footer.schema))]
+    places = {column: _place(leaves, column) for column in columns}
     used = {column: place for column, place in places.items() if place is not None}
-    undated = undated_columns(footer, places)
+    undated = frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
     for column, place in used.items():
         if column not in undated:
-            _check_type(footer.schema.column(place), column, names[place])
+            _check_type(footer.schema.column(place), column, leaves[place])
     exact = _says_calendar(footer.metadata or {}) or not (rebased or _is_old(footer.metadata or {}))
     middles = []
     for number in range(footer.num_row_groups):
@@ -78,20 +73,13 @@ def check_footer(
                 if column not in undated:
                     _check_calendar(column, chunk)
         middles.append(_middle(group))
-    return places, middles
-
-
-def undated_columns(footer: pq.FileMetaData, places: Mapping[FileColumn, int | None]) -> frozenset[FileColumn]:
-    """Columns with times of which no footer says how old they are, so that each value must be looked at."""
-    used = {column: place for column, place in places.items() if place is not None}
-    return frozenset(column for column, place in used.items() if _is_int96_of_spark(footer, place, column))
+    return {column: leaves[place] for column, place in used.items()}, undated, middles
 
 
 @cache
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type of a column of Spark's type ``kind``."""
-    decimal = decimal_of(kind)
-    return pa.decimal128(*decimal) if decimal is not None else _ARROW[kind]
+    return expect(type_named(kind), "a column has a type that can be read", type=kind)
 
 
 def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileColumn] = frozenset()) -> None:
@@ -105,11 +93,6 @@ def check_arrow(found: pa.DataType, column: FileColumn, undated: frozenset[FileC
         return
     if found != wanted and not (column.type == "string" and pa.types.is_large_string(found)):
         raise NeedsJvmError(f"the column {column.name} is written as {found}")
-
-
-def _top_names(footer: pq.FileMetaData) -> list[str]:
-    """The path of each leaf."""
-    return [footer.schema.column(place).path for place in range(len(footer.schema))]
 
 
 def _place(paths: Sequence[str], column: FileColumn) -> int | None:
@@ -345,20 +328,19 @@ def _checked(
     with _open(file_range, held) as file:
         branch = scan.branches[file_range.branch]
         columns = columns_read(branch)
-        places, middles = check_footer(file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes)
+        names, undated, middles = check_footer(
+            file.metadata, columns, rebased=scan.rebased, row_group_bytes=row_group_bytes
+        )
         arrow = file.schema_arrow
-        leaves = [file.schema.column(place).path for place in range(len(file.schema))]
-        names = {column: leaves[place] for column, place in places.items() if place is not None}
-        undated = undated_columns(file.metadata, places)
         for column, name in names.items():
             check_arrow(arrow.field(name).type, column, undated)
         groups = row_groups(middles, file_range)
         if held is None:
             _check_sums(file_range)
-            return partial(_read, branch, file_range, names, undated, groups, None, None)
-        if file_range.size > TAIL_BYTES:
+        elif file_range.size > TAIL_BYTES:
             held.hold([])
-        return partial(_read, branch, file_range, names, undated, groups, held, file.metadata)
+        footer = None if held is None else file.metadata
+        return partial(_read, branch, file_range, names, undated, groups, held, footer)
 
 
 def _held(file_range: FileRange) -> HeldRanges:

@@ -25,8 +25,8 @@ from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.postgres import PostgresSink
-from tidestate.operators.sinks.withdrawal import Withdrawal, delivery_of, execute_withdrawal, plan_withdrawal
-from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, WithdrawnRun, noted_checkpoint
+from tidestate.operators.sinks.withdrawal import Withdrawal, execute_withdrawal, plan_withdrawal
+from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, WithdrawnRun, delivery_of, noted_checkpoint
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import OutputKind

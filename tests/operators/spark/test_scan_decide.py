@@ -15,8 +15,8 @@ from tidestate.operators.spark.scan.decide import (
     Condition,
     Constant,
     DirectScan,
-    Fallback,
     FileColumn,
+    NeedsJvmError,
     PathColumn,
     decide,
 )
@@ -41,9 +41,9 @@ def compared(kind: str, *inside: Expression) -> PlanStep:
 
 
 def refusal(plan: PlanStep, settings: ReaderSettings = SETTINGS) -> str:
-    found = decide(plan, settings)
-    assert isinstance(found, Fallback), found
-    return found.reason
+    with pytest.raises(NeedsJvmError) as refused:
+        decide(plan, settings)
+    return str(refused.value)
 
 
 def test_columns_aliases_and_filters_are_traced_to_the_files() -> None:

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.left_to_spark import found_or_reason
 from tidestate.operators.spark.scan.analysed import DeltaFiles, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.batch import InputFiles
-from tidestate.operators.spark.scan.decide import DELTA, REBASE, DirectScan, Fallback, decide
+from tidestate.operators.spark.scan.decide import DELTA, REBASE, DirectScan, NeedsJvmError, decide
 from tidestate.operators.spark.scan.reader import read_ranges
+from tidestate.statestore.errors import of_type
 
 PLAIN = ReaderSettings({REBASE: "CORRECTED"})
 Entry = dict[str, Any]
@@ -43,8 +45,8 @@ def table(folder: str, *changes: Callable[[Facts], Any]) -> StreamRelation:
 
 def files_of(relation: StreamRelation, root: str = "/root") -> tuple[DirectScan, Any]:
     scan = decide(PlanStep("relation", relation=relation), PLAIN)
-    assert isinstance(scan, DirectScan), scan
-    return scan, InputFiles(root, lambda _: (0, 0)).of_tables(scan, {0: relation})
+    files, delta = InputFiles(root, lambda _: (0, 0)), of_type(relation.delta, DeltaFiles)
+    return scan, found_or_reason(lambda: files.of_tables(scan, {0: delta}))
 
 
 def test_the_files_of_the_log_are_read_with_its_values(tmp_path: Path) -> None:
@@ -107,12 +109,12 @@ def test_options_that_choose_files_are_those_of_the_plan_and_others_are_refused(
     chosen = {"startingVersion": "3", "skipChangeCommits": "true", "maxFilesPerTrigger": "1", "ignoreDeletes": "true"}
     assert isinstance(decide(stream_with(chosen), PLAIN), DirectScan)
     for option in ("readChangeFeed", "schemaTrackingLocation"):
-        found = decide(stream_with({option: "true"}), PLAIN)
-        assert found == Fallback(f"the option {option.lower()} of the source")
+        with pytest.raises(NeedsJvmError, match=f"the option {option.lower()} of the source"):
+            decide(stream_with({option: "true"}), PLAIN)
 
 
 def test_a_source_without_rows_in_a_batch_has_no_files() -> None:
     empty = PlanStep("empty", columns=(StreamColumn(1, "v", "bigint"),))
     scan = decide(PlanStep("union", below=(empty, empty)), PLAIN)
-    assert isinstance(scan, DirectScan)
-    assert InputFiles("/root", lambda _: (0, 0)).of_tables(scan, {}) == "no file of the batch has rows"
+    files = InputFiles("/root", lambda _: (0, 0))
+    assert found_or_reason(lambda: files.of_tables(scan, {})) == "no file of the batch has rows"

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidestate.operators.spark.scan import reader
-from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn
-from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, read_ranges
+from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn, NeedsJvmError
+from tidestate.operators.spark.scan.reader import FileRange, read_ranges
 
 NEW = {"org.apache.spark.version": "4.0.0"}
 OLD = [date(1850, 1, 1), None]

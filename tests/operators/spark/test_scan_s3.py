@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.left_to_spark import found_or_reason
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.s3 import options_of, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401
 from tidestate.operators.spark.scan import reader
 from tidestate.operators.spark.scan.batch import InputFiles
-from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn, PathColumn
-from tidestate.operators.spark.scan.reader import FileRange, NeedsJvmError, divide, read_ranges
+from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn, NeedsJvmError, PathColumn
+from tidestate.operators.spark.scan.reader import FileRange, divide, read_ranges
 from tidestate.statestore.storage import options as storage_options
 from tidestate.statestore.storage.foreign import bucket_and_key
 from tidestate.statestore.storage.options import CarriedRoot
@@ -55,7 +56,8 @@ class Input:
         return {"0": [f"{self.url} {self.stamp[0] if changed_ms is None else changed_ms}"]}
 
     def found(self, root: str = "/root", **listed: Any) -> list[FileRange] | str:
-        return InputFiles(root, lambda _url: self.stamp).of(self.scan, self.listed(**listed))
+        files = InputFiles(root, lambda _url: self.stamp)
+        return found_or_reason(lambda: files.of(self.scan, self.listed(**listed)))
 
     def read(self, files: list[FileRange] | str) -> pa.Table:
         assert isinstance(files, list), files
