@@ -403,7 +403,7 @@ OUTPUT_BYTES = 32 << 20
 ENCODED = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
 """Columns that mostly have so few values that a dictionary of them is smaller than the column."""
 SAMPLED_ROWS = 1024
-"""Of the first rows of a file these show whether a column has few values. Those of sessions have nearly as many bounds."""
+"""So many rows show whether a column has few values: of sessions nearly each has bounds of its own."""
 
 
 def write_panes(

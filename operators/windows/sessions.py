@@ -124,7 +124,7 @@ def on_a_line(first_of_key: Flags, starts: Numbers, ends: Numbers) -> tuple[Numb
     """
     earliest = int(min(starts.min(), ends.min()))
     latest = int(max(starts.max(), ends.max()))
-    stretch = np.cumsum(first_of_key)
+    stretch: Numbers = np.cumsum(first_of_key, dtype=np.int64)
     if (latest - earliest + 1) * int(stretch[-1]) >= 2**63:
         distinct, places = np.unique(np.concatenate([starts, ends]), return_inverse=True)
         starts, ends = np.split(places.astype(np.int64), 2)
