@@ -207,7 +207,8 @@ class Query:
         Raises `UsageError` for an operator without windows, and if `query` needs the description to compute them.
         """
         if self._stores and not isinstance(self._stored_plan, WindowPlan):
-            return side_windows(self._kind(side), self._side(side), self._views(), start, end, key)
+            store = self._side(side)  # which says what is wrong with a side before its windows are asked for
+            return side_windows(self._kind(side), store, self._views(), start, end, key)
         plan, request = self._windows_asked(start, end, key, values, side)
         return sorted_windows(plan, request, self._scanned(plan, request))
 
