@@ -17,8 +17,9 @@ _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
 
 if sys.platform == "linux" and "pyarrow" not in sys.modules:
-    # Arrow's own choice keeps much of what was freed: see `operators.engine.process`. Spark's workers inherit it.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    # Arrow's own choice keeps much of what was freed: see `statestore.process_memory`. Spark's workers inherit it.
+    _GNU = "CS_GNU_LIBC_VERSION" in os.confstr_names
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system" if _GNU else "jemalloc")
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.
 if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.path.join(_CHECKOUT, "pyproject.toml")):

@@ -16,15 +16,12 @@ run, and the answers of tasks bring their times to the driver.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from ctypes import CDLL
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -59,6 +56,7 @@ from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.process_memory import ROOM_BYTES, prefer_allocators, release_freed
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import Restored, StateStore, StateView
@@ -139,87 +137,6 @@ def seconds(spent_us: Mapping[str, float]) -> dict[str, float]:
 def as_phased(times: Mapping[str, float]) -> dict[str, float]:
     """Times by phase, in the order of a round."""
     return {phase: times[phase] for phase in PHASES if phase in times}
-
-
-CHOSEN_BY = "ARROW_DEFAULT_MEMORY_POOL"
-HEAP_CHOSEN_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
-HEAP_BYTES, TOP_BYTES = 32 << 20, 64 << 20
-"""The largest thresholds that the GNU C library itself arrives at, see `prefer_allocators`."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-LARGE_BYTES = 16 << 20
-"""Rows that a step took and emitted, for the release of what it freed to pay."""
-
-
-@cache
-def prefer_allocators() -> None:
-    """Let Arrow allocate with jemalloc, and NumPy's arrays come from the heap from the first batch on. The user's
-    choice of either, by environment variables or `pyarrow.set_memory_pool`, stays.
-
-    Arrow's default mimalloc keeps much of what was freed; with jemalloc there is a fifth less resident memory, as
-    fast, by ``python -m tools.bench.memory``. Functions of Arrow that take no pool use the one that the variable
-    named when Arrow was loaded: the package sets it, if it is imported before Arrow.
-
-    The GNU C library maps large arrays one by one, and gives the end of the heap back as soon as it is free: the next
-    array then costs a page fault for each 4 KiB. It raises both thresholds with what a process frees, up to these;
-    here they are raised at once. What a large step has freed goes back when it has ended, see `release_freed`.
-    """
-    pool = pa.default_memory_pool().backend_name
-    if CHOSEN_BY not in os.environ and pool == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-    set_option = _mallopt()
-    if set_option is not None and not any(name in os.environ for name in HEAP_CHOSEN_BY):
-        set_option(_MMAP_THRESHOLD, HEAP_BYTES)
-        set_option(_TRIM_THRESHOLD, TOP_BYTES)
-
-
-ROOM_BYTES = 150 << 20
-"""What a process may have besides its budget before a step gives memory back; half of what it may have at most."""
-RELEASE_S = 1.0
-"""Within this time of a release the next large step takes what the last one has freed."""
-CROWDED_RELEASE_S = 0.25
-"""The same where memory is short. What the process has may be the user's, and then no release brings it down."""
-_released_s: list[float] = []
-"""When this process has released memory last; empty before that."""
-
-
-def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
-    """Give the operating system what a large step has freed: allocators keep it for the next one.
-
-    Does nothing after a step that moved less than `LARGE_BYTES`, nor while the process has less than ``room_bytes``
-    of memory, nor within `RELEASE_S` of the last release: memory that is taken again at once costs a page fault for
-    each 4 KiB. With a third more than its room a process waits for `CROWDED_RELEASE_S`.
-    """
-    if moved_bytes < LARGE_BYTES or (process_size := process_bytes()) < room_bytes:
-        return
-    now_s = time.monotonic()
-    pause_s = CROWDED_RELEASE_S if 0 < room_bytes * 4 // 3 < process_size else RELEASE_S
-    if _released_s and now_s - _released_s[-1] < pause_s:
-        return
-    _released_s[:] = [now_s]
-    pa.default_memory_pool().release_unused()
-    if (trim := _trim()) is not None:
-        trim(0)
-
-
-def process_bytes() -> int:
-    """The memory that this process has; on systems that do not say, more than any room."""
-    try:
-        with open("/proc/self/statm", "rb") as figures:
-            return int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return sys.maxsize
-
-
-@cache
-def _mallopt() -> Callable[[int, int], int] | None:
-    """The function that sets options of the heap, where the C library is GNU's."""
-    return getattr(CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-
-
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """``malloc_trim`` of the GNU C library, where that is the one: NumPy allocates with it."""
-    return getattr(CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 logger = logging.getLogger("tidestate")

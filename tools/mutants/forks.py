@@ -36,8 +36,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    if sys.platform == "linux":
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")  # as `tidestate` does before it loads Arrow
+    import_module("tidestate")  # which names the allocator before Arrow is loaded
     for name in LIBRARIES:
         import_module(name)
     for line in sys.stdin:
