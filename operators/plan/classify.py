@@ -102,21 +102,24 @@ class Classified:
     """A classified piece of input.
 
     ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``rejected``: rows of the late ledger.
-    ``max_event_us``: the largest accepted event time, None without events. ``claims``: what they say of how far the
-    input has come.
+    ``claims``: what they say of how far the input has come.
     """
 
     partials: PartitionedRows
     rejected: pa.Table | None
-    max_event_us: int | None
     counters: Counters
     claims: Claims = field(default_factory=Claims)
+
+    @property
+    def max_event_us(self) -> int | None:
+        """The largest accepted event time; None without events."""
+        return None if self.claims.peak is None else self.claims.peak.time_us
 
 
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
     nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-    return Classified(nothing, None, None, {})
+    return Classified(nothing, None, {})
 
 
 PASSES = "_passes"
@@ -202,11 +205,10 @@ def _classified_rows(
     if plan.observers:
         observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, times if accepted is events else event_times(accepted[plan.input.event_time])
+    times = times if accepted is events else event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and timely.num_rows:
         timely_us = times if timely is accepted else event_times(timely[plan.input.event_time])
-        peak = peak_of(timely_us, timely, plan.named_by)
-        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
+        claims = msgspec.structs.replace(claims, peak=peak_of(timely_us, timely, plan.named_by))
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
         whole = _as_seen(plan, whole)
@@ -214,15 +216,14 @@ def _classified_rows(
         nothing_yet = {name: 0 for name in counters if name not in (*LEDGER_REASONS, FILTERED)}
         nothing_yet |= {FILTERED: counters[FILTERED]} if FILTERED in counters else {}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
-        return Classified(sent, None, newest, nothing_yet, claims)
+        return Classified(sent, None, nothing_yet, claims)
     if not accepted.num_rows:
-        nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, rejected, newest, counters, claims)
+        return replace(nothing_classified(plan), rejected=rejected, counters=counters, claims=claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
-    return Classified(partials, rejected, newest, counters, claims)
+    return Classified(partials, rejected, counters, claims)
 
 
 def _passes(events: pa.Table) -> Flags | None:
@@ -274,9 +275,7 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     """Classify accepted rows that were combined as `Plan.slicing` says: as `classify` does with the rows one by one,
     which would accept all of them. There is at least one entry.
     """
-    spec, watermark_us, rows = plan.input, watermark_of(context.before), sliced.rows
-    times = pa.array(sliced.last_us).cast(spec.schema.field(spec.event_time).type)
-    accepted = sliced.keys.append_column(spec.event_time, times)
+    watermark_us, rows = watermark_of(context.before), sliced.rows
     late = sliced.last_us < (BEGINNING_US if watermark_us is None else watermark_us)
     ahead_us = ahead_from(plan, watermark_us)
     future = np.zeros(len(rows), bool) if ahead_us is None else sliced.first_us > ahead_us
@@ -287,24 +286,27 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     if window is not None:
         # Windows begin and end with slices, so all rows of one are on the same side of both bounds.
         counters |= count_timings(sliced.ends - 1, *window, rows)
-    peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
-    claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
-    partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
-    return Classified(partials, None, peak.time_us, counters, claims)
+    partials = PartitionedRows.of(plan.arrive_sliced(sliced), plan.input.key_names, partitions)
+    return Classified(partials, None, counters, _claims_of_entries(plan, sliced.keys, sliced, context))
 
 
 def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
     """Classify rows that are left out and were combined: as `classify` does with the rows one by one, which are in no
     partial and no ledger.
     """
-    spec = plan.input
-    times = pa.array(left_out.last_us).cast(spec.schema.field(spec.event_time).type)
-    latest = left_out.sources.append_column(spec.event_time, times)
-    least_us = int(left_out.first_us.min())
-    peak = peak_with_sample(left_out.last_us, latest, plan.named_by, least_us, left_out.sample_us)
-    claims = msgspec.structs.replace(read_sliced(spec.watermarks, latest, left_out.rows, context.now_us), peak=peak)
+    claims = _claims_of_entries(plan, left_out.sources, left_out, context)
     counters = {FILTERED: int(left_out.rows.sum())}
-    return replace(nothing_classified(plan), max_event_us=peak.time_us, counters=counters, claims=claims)
+    return replace(nothing_classified(plan), counters=counters, claims=claims)
+
+
+def _claims_of_entries(plan: Plan, columns: pa.Table, entries: SlicedRows | LeftOutRows, context: Context) -> Claims:
+    """What combined rows say of how far the input has come. ``columns`` name their sources."""
+    spec = plan.input
+    times = pa.array(entries.last_us).cast(spec.schema.field(spec.event_time).type)
+    latest = columns.append_column(spec.event_time, times)
+    least_us = int(entries.first_us.min())
+    peak = peak_with_sample(entries.last_us, latest, plan.named_by, least_us, entries.sample_us)
+    return msgspec.structs.replace(read_sliced(spec.watermarks, latest, entries.rows, context.now_us), peak=peak)
 
 
 def with_refused(
