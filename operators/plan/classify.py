@@ -184,7 +184,9 @@ def _classified_rows(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
-    arrived, passes = events, _passes(events)
+    arrived, passes = events, None
+    if PASSES in events.column_names:
+        passes = events[PASSES].to_numpy()
     if passes is not None:
         first = None if first is None else _without_left_out(first)
         events = events.filter(pa.array(passes)).drop_columns([PASSES])
@@ -224,11 +226,6 @@ def _classified_rows(
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, rejected, counters, claims)
-
-
-def _passes(events: pa.Table) -> Flags | None:
-    """Which rows pass the conditions of the stages; None where all do."""
-    return events[PASSES].to_numpy() if PASSES in events.column_names else None
 
 
 def _without_left_out(first: InputReading) -> InputReading:
@@ -558,7 +555,8 @@ def _counted(
     if plan.reprocessing:
         return {"fed": len(times), "fed_accepted": accepted}
     late = 0 if watermark_us is None else int(np.count_nonzero(kept < watermark_us))
-    future = _ahead(plan, kept, watermark_us)
+    ahead_us = ahead_from(plan, watermark_us)
+    future = 0 if ahead_us is None else int(np.count_nonzero(kept > ahead_us))
     return {
         "events": len(times),
         "mildly_late": late,
@@ -579,14 +577,10 @@ def _by_current_window(
     return count_timings(times[~np.logical_or.reduce(unfit)] if unfit else times, *window)
 
 
-def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:
-    """How many events are ahead of the watermark by more than its delay and the tolerance together."""
-    ahead_us = ahead_from(plan, watermark_us)
-    return 0 if ahead_us is None else int(np.count_nonzero(times > ahead_us))
-
-
 def ahead_from(plan: Plan, watermark_us: int | None) -> int | None:
-    """Events with later times count as future; None if none do."""
+    """Events with later times are ahead of the watermark by more than its delay and the tolerance together, and count
+    as future; None if none do.
+    """
     ahead_us = plan.input.future_us + plan.input.delay_us
     return None if watermark_us is None or ahead_us >= LIMIT_US else watermark_us + ahead_us
 
