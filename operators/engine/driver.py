@@ -582,8 +582,10 @@ class Driver(Generic[B, _P]):
 
     def families(self) -> list[Family]:
         """The metrics of this run, as they are now; from any thread."""
-        job, run = self.job, (self._published, self._seconds, self._behind())
-        return job_families(JobFigures(job.plan.name, job.head, job.progress, self.waits, self.upkept, *run))
+        job = self.job
+        figures = JobFigures(job.plan.name, job.head, job.progress, self.waits, self.upkept)
+        figures = replace(figures, published=self._published, seconds=self._seconds, behind=self._behind())
+        return job_families(figures)
 
     @property
     def finished(self) -> Spent:

@@ -61,7 +61,7 @@ from tidestate.statestore.storage.objects import Objects
 log = logging.getLogger("tidestate")
 
 StandaloneDriver: TypeAlias = Driver[Batches, pa.Table]
-Replay: TypeAlias = InputReplay | InputRunAgain
+AnyReplay: TypeAlias = InputReplay | InputRunAgain
 
 
 class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
@@ -92,7 +92,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
         self._driver: StandaloneDriver | None = None
         self._described: Graph | None = None
-        self._replaying: Replay | None = None
+        self._replaying: AnyReplay | None = None
         self._requested: RequestedLoop | None = None
         self._spark: SparkPositions | None = None
         """What it records of input that has Spark's positions."""
@@ -253,7 +253,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         return self._requested is not None and self._requested.is_stopped
 
     def _put_back(
-        self, driver: StandaloneDriver, runner: Runner, again: Callable[[StandaloneDriver, Replay], Iterator[Any]]
+        self,
+        driver: StandaloneDriver,
+        runner: Runner,
+        again: Callable[[StandaloneDriver, AnyReplay], Iterator[Any]],
     ) -> Iterator[Any]:
         """Replay the input that the policy asks for, which ``again`` reads; twice, where batches cannot be run again
         and identities say what to put back.
@@ -264,7 +267,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             if replay.left_to_identities:
                 yield from again(driver, InputReplay(driver))
 
-    def _replay(self, driver: StandaloneDriver, runner: Runner) -> Replay | None:
+    def _replay(self, driver: StandaloneDriver, runner: Runner) -> AnyReplay | None:
         """The replay of the input that the policy asks for; None where nothing is missing."""
         graph, head = driver.job.graph, driver.head
         if self._policy.messages != "replay" or head.drained:
@@ -276,7 +279,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
                 self._replaying = InputReplay(driver)
         return self._replaying
 
-    def _read_again(self, source: SeekableInput, driver: StandaloneDriver, replay: Replay) -> Iterator[Any]:
+    def _read_again(self, source: SeekableInput, driver: StandaloneDriver, replay: AnyReplay) -> Iterator[Any]:
         """What a source has up to the newest checkpoint, for a replay. Where it does not have it any more, the job
         goes on without.
         """
@@ -299,7 +302,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         pairs.close()
         yield from replay.finish()
 
-    def _recorded_again(self, source: SparkInput, driver: StandaloneDriver, replay: Replay) -> Iterator[Any]:
+    def _recorded_again(self, source: SparkInput, driver: StandaloneDriver, replay: AnyReplay) -> Iterator[Any]:
         """As `_read_again`, batch by batch as manifests have recorded them, whichever runner has taken them."""
         recorded = recorded_positions(driver.job.checkpoint, driver.head)
         for number in range(replay.first, batch_count(driver.head)):
