@@ -66,17 +66,10 @@ class TakenOver:
         """What a reader must know of the state beyond what the graph says: of keys with files of two types, and of
         panes with results of other names.
         """
+        then, now = _key_types(head.operators), _key_types(self.operators)
         renamed = ("renamed-results/1",) if any(one.results for one in self.operators.values()) else ()
-        return (*renamed, *self._widened(head))
-
-    def _widened(self, head: Manifest) -> tuple[str, ...]:
-        stored = {(name, spec.name): spec for name, one in head.operators.items() for spec in one.tables}
-        for name, operator in self.operators.items():
-            for spec in operator.tables:
-                old = stored.get((name, spec.name))
-                if old is not None and [one.type for one in old.key] != [one.type for one in spec.key]:
-                    return ("key-widened/1",)
-        return ()
+        widened = any(then.get(table, types) != types for table, types in now.items())
+        return (*renamed, "key-widened/1") if widened else renamed
 
     def lines(self, head: Manifest) -> Iterator[str]:
         """A line for each change since ``head``, for the log."""
@@ -98,6 +91,12 @@ class TakenOver:
                 f'behind it would accept: give it allowed_lateness="{span}" to accept these, or "0 seconds" to '
                 "keep rejecting them"
             )
+
+
+def _key_types(operators: Mapping[str, OperatorState]) -> dict[tuple[str, str], list[str]]:
+    """The types of the key of each table, by operator and name."""
+    tables = [(name, spec) for name, operator in operators.items() for spec in operator.tables]
+    return {(name, spec.name): [column.type for column in spec.key] for name, spec in tables}
 
 
 def new_line(name: str) -> str:

@@ -90,12 +90,9 @@ def _bound(description: Runnable, schema: pa.Schema, signed: bool, zones: Zones)
     windowed = of_type(description, Windowed)
     made = RollingPlan if isinstance(windowed.windows, Rolling) else WindowPlan
     plan = bind_windowed(windowed, schema, made, signed=signed, zones=zones)
-    own: Plan = plan
-    if takes_edges(windowed.windows, windowed.watermarks):
-        own = bind_edges(plan, windowed, EdgePlan)
     if windowed.known is not None:
-        own = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
-    return own
+        return bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
+    return bind_edges(plan, windowed, EdgePlan) if takes_edges(windowed.windows, windowed.watermarks) else plan
 
 
 def _bind_altered(description: Altered, schema: pa.Schema, zones: Zones) -> AlteredPlan:

@@ -39,10 +39,6 @@ class StagedInput:
     stream: pa.Schema
     schema: pa.Schema
 
-    @property
-    def _names_missed(self) -> list[str]:
-        return [MISSED_EXPECTATIONS] if any(isinstance(stage, Expect) for stage in self.stages) else []
-
     def read_by(self, plan: Plan) -> Plan:
         """The plan, bound to `schema`, as it reads the columns that arrive."""
         if not self.stages:
@@ -56,7 +52,8 @@ class StagedInput:
             if name in made_names or name not in seen_names
         )
         own_names = [*plan.input.schema.names, *(field.name for field in plan.ledger_facts)]
-        added_names = [*dict(ledger_names).values(), COMPUTED, *self._names_missed]
+        is_expected = any(isinstance(stage, Expect) for stage in self.stages)
+        added_names = [*dict(ledger_names).values(), COMPUTED, *([MISSED_EXPECTATIONS] if is_expected else [])]
         counts = Counter([*own_names, *added_names])
         if clash := sorted(name for name in set(added_names) if counts[name] > 1):
             raise UsageError(

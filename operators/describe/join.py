@@ -10,14 +10,11 @@ from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How, Sides
 from tidestate.operators.describe.windows import AlignedOffsets, Sliding, SlidingOffsets
-from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, choose_layout
 
 Occurrence = Literal["first", "each"]
 Unmatched = Literal["close", "final"]
-Retain = Span | int | JoinRetention
-Period = Span | Update
 SideWindows = Sliding | SlidingOffsets | AlignedOffsets | None
 OwnWindows = tuple[SideWindows, SideWindows]
 

@@ -179,20 +179,22 @@ class Offers:
 
     def ready(self, sinks: Iterable[Sink[Any]]) -> bool:
         """Whether all ``sinks`` are ready now, without a wait: one begins, or ends, with the answer."""
-        found = self._called(lambda: all(map(_is_ready, sinks)))
-        if found:
-            self._end_of_wait(_NOT_READY)
+        return self._succeeds(lambda: all(map(_is_ready, sinks)), _NOT_READY)
+
+    def _succeeds(self, attempt: Callable[[], bool], what: str) -> bool:
+        """Whether an attempt succeeds, with which a wait ends; else it begins, if it has not."""
+        succeeds = self._called(attempt)
+        if succeeds:
+            self._end_of_wait(what)
         else:
-            self._begin_of_wait(_NOT_READY)
-        return found
+            self._begin_of_wait(what)
+        return succeeds
 
     def _until(self, attempt: Callable[[], bool], what: str, wait: Callable[[float], None]) -> None:
         try:
             for pause_s in _pauses():
-                if self._called(attempt):
-                    self._end_of_wait(what)
+                if self._succeeds(attempt, what):
                     return
-                self._begin_of_wait(what)
                 wait(self._allowed(pause_s, what))
         finally:
             self.give_up()

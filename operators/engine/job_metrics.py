@@ -44,22 +44,21 @@ def job_families(figures: JobFigures) -> list[Family]:
         *_of_sinks(figures.waits),
         *_of_upkeep(figures.upkept),
     ]
-    return [one.labelled({"query": figures.name}) for one in _joined(found)]
+    return _joined(figures.name, found)
 
 
 def stored_families(name: str, head: Manifest, progress: Mapping[str, Progress]) -> list[Family]:
     """The metrics that follow from a checkpoint alone, whether the job is running or not."""
-    found = [*_of_operators(head, progress), *_of_newest(head)]
-    return [one.labelled({"query": name}) for one in _joined(found)]
+    return _joined(name, [*_of_operators(head, progress), *_of_newest(head)])
 
 
-def _joined(families: Iterable[Family]) -> list[Family]:
+def _joined(job: str, families: Iterable[Family]) -> list[Family]:
     """The families, of each name one with all samples."""
     found: dict[str, Family] = {}
     for one in families:
         had = found.get(one.name)
         found[one.name] = one if had is None else had._replace(samples=[*had.samples, *one.samples])
-    return list(found.values())
+    return [family.labelled({"query": job}) for family in found.values()]
 
 
 def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Family]:

@@ -1,8 +1,9 @@
-"""`run_task`, the one function of all tasks, of Spark's and of threads; and where they run: in this process, one as a
-rule, else a thread each, or on Spark.
+"""What all tasks run, those of Spark and those of threads; and where: in this process, one as a rule, else a thread
+each, or on Spark.
 
-Stage 0 is next to the input: it judges rows and makes blocks of them. Stage n is next to the state: it steps the
-operators of level n of the graph, in the state partitions of the task, and makes blocks of their panes for readers.
+Stage 0 (`admit_rows`) is next to the input: it judges rows and makes blocks of them. Stage n (`step_level`) is next
+to the state: it steps the operators of level n of the graph, in the state partitions of the task, and makes blocks of
+their panes for readers.
 A state partition without arrivals and with nothing due is not opened (`step_partitions`, which operators by hand call
 too); another one is opened for its step, and the files of its state are written then (`DurablePartitions`). Those of
 panes are written as partitions emit them, and those of ledger rows when all have taken their steps. Nothing here
@@ -377,28 +378,12 @@ Panes = dict[int, pa.Table]
 """The panes of an operator by state partition."""
 
 
-def run_task(
-    batch: MicroBatch,
-    stage: int,
-    task: int,
-    given: Iterable[StreamRows | Block],
-    *,
-    after: Mapping[str, Progress] | None = None,
-    phase: str | None = None,
-) -> Iterator[Block | TaskResult]:
-    """Run one stage of a task. Stage 0 is given pieces of the streams, one after another, and gives blocks of stage
-    1; waiting for them is time of this ``phase``, if one is given. A later stage is given all blocks that have come
-    for the task, and gives a result for each operator of its level, and the blocks of their readers.
-
-    ``after``: the progress of all operators at the end, where it does not follow from the blocks.
+def admit_rows(
+    batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase: str | None = None
+) -> Iterator[Block]:
+    """Run stage 0 of a task: pieces of the streams, one after another, to blocks of stage 1. Waiting for pieces is
+    time of this ``phase``, if one is given. The first block of each piece brings the times of them all.
     """
-    if stage == 0:
-        return _admitted(batch, task, (rows for rows in given if not isinstance(rows, Block)), phase)
-    return _stepped(batch, stage, task, [block for block in given if isinstance(block, Block)], after)
-
-
-def _admitted(batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase: str | None) -> Iterator[Block]:
-    """The blocks of the pieces of a task. The first one of each piece brings the times of them all."""
     watch = Stopwatch()
     states = {name: operator.progress.generator for name, operator in batch.inputs.items()}
     # Pieces are ordered by task, then as they come: sums do not depend on what arrives first.
@@ -428,9 +413,14 @@ def ledger_blocks(batch: MicroBatch, rows: Mapping[str, pa.Table]) -> Iterator[B
             yield from blocks_of(classified, operator, 0, batch.spans)
 
 
-def _stepped(
-    batch: MicroBatch, level: int, task: int, blocks: Sequence[Block], after: Mapping[str, Progress] | None
+def step_level(
+    batch: MicroBatch, level: int, task: int, blocks: Sequence[Block], after: Mapping[str, Progress] | None = None
 ) -> Iterator[Block | TaskResult]:
+    """Run a later stage of a task, with all ``blocks`` that have come for it. Gives a result for each operator of the
+    level, and the blocks of their readers.
+
+    ``after``: the progress of all operators at the end, where it does not follow from the blocks.
+    """
     by_operator: dict[int, list[Block]] = {}
     for block in blocks:
         by_operator.setdefault(block.operator, []).append(block)
@@ -631,8 +621,7 @@ class InProcess:
         """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
         tasks, results = len(batch.spans), []
         if rows is not None:
-            pieces = (one_batch(batch.graph, piece) for piece in rows)
-            blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
+            blocks = admit_rows(batch, 0, (one_batch(batch.graph, piece) for piece in rows))
             after = None if self._generate else batch.progress
         waiting: list[list[Block]] = [[] for _ in range(tasks)]
         for block in blocks:
@@ -672,4 +661,4 @@ def _at_level(
     after: Mapping[str, Progress] | None,
     task: int,
 ) -> list[Block | TaskResult]:
-    return list(run_task(batch, level, task, waiting[task], after=after))
+    return list(step_level(batch, level, task, waiting[task], after))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -60,6 +60,9 @@ from tidestate.statestore.storage.objects import Objects
 
 log = logging.getLogger("tidestate")
 
+StandaloneDriver: TypeAlias = Driver[Batches, pa.Table]
+AnyReplay: TypeAlias = InputReplay | InputRunAgain
+
 
 class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
     """The `Standalone` of a description."""
@@ -87,9 +90,9 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         self._hook = hook
         self._policy = policy or Policy()
         self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
-        self._driver: Driver[Batches, pa.Table] | None = None
+        self._driver: StandaloneDriver | None = None
         self._described: Graph | None = None
-        self._replaying: InputReplay | InputRunAgain | None = None
+        self._replaying: AnyReplay | None = None
         self._requested: RequestedLoop | None = None
         self._spark: SparkPositions | None = None
         """What it records of input that has Spark's positions."""
@@ -149,7 +152,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             table = self._streams.rows(batch)
             driver = self._begin(schemas_of(table))
             check_runner(driver.head, "standalone")
-            replay = self._replay(driver) if number == 0 else replay
+            replay = self._replay(driver, "standalone") if number == 0 else replay
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
                 if replay is not None:
@@ -191,11 +194,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         driver = self._begin(self._streams.schemas(source.schema))
         check_runner(driver.head, "standalone")
-        replay = self._replay(driver)
-        if replay is not None:
-            yield from self._read_again(driver, replay, source)
-            if replay.left_to_identities:
-                yield from self._read_again(driver, InputReplay(driver), source)
+        yield from self._put_back(driver, "standalone", partial(self._read_again, source))
         self._serve(driver)
         for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
@@ -222,11 +221,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             self._spark.compare(driver.head)
             self._spark.begin(driver.head)
         positions = self._spark
-        replay = self._replay(driver, "spark")
-        if replay is not None:
-            yield from self._recorded_again(driver, replay, source)
-            if replay.left_to_identities:
-                yield from self._recorded_again(driver, InputReplay(driver), source)
+        yield from self._put_back(driver, "spark", partial(self._recorded_again, source))
         self._serve(driver)
         for offsets, batch in _sought_pairs(source, positions.newest(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
@@ -237,7 +232,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             yield self._take(driver, streams, partial(positions.stored, position))
 
     def _take(
-        self, driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Callable[[int], Position]
+        self, driver: StandaloneDriver, streams: dict[str, pa.Table], position: Callable[[int], Position]
     ) -> Any:
         """The panes of the next batch; ``position`` as in `Driver.batch`."""
         self._serve(driver)
@@ -246,7 +241,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             driver.skip_idle_time(now_us())
         return panes
 
-    def _serve(self, driver: Driver[Batches, pa.Table]) -> None:
+    def _serve(self, driver: StandaloneDriver) -> None:
         """Let others ask this run, from where its input goes on. A second loop of the same run is not asked."""
         if self._requested is None:
             self._requested = RequestedLoop(driver)
@@ -257,9 +252,22 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         """Whether a request has stopped this run."""
         return self._requested is not None and self._requested.is_stopped
 
-    def _replay(
-        self, driver: Driver[Batches, pa.Table], runner: Runner = "standalone"
-    ) -> InputReplay | InputRunAgain | None:
+    def _put_back(
+        self,
+        driver: StandaloneDriver,
+        runner: Runner,
+        again: Callable[[StandaloneDriver, AnyReplay], Iterator[Any]],
+    ) -> Iterator[Any]:
+        """Replay the input that the policy asks for, which ``again`` reads; twice, where batches cannot be run again
+        and identities say what to put back.
+        """
+        replay = self._replay(driver, runner)
+        if replay is not None:
+            yield from again(driver, replay)
+            if replay.left_to_identities:
+                yield from again(driver, InputReplay(driver))
+
+    def _replay(self, driver: StandaloneDriver, runner: Runner) -> AnyReplay | None:
         """The replay of the input that the policy asks for; None where nothing is missing."""
         graph, head = driver.job.graph, driver.head
         if self._policy.messages != "replay" or head.drained:
@@ -271,9 +279,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
                 self._replaying = InputReplay(driver)
         return self._replaying
 
-    def _read_again(
-        self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SeekableInput
-    ) -> Iterator[Any]:
+    def _read_again(self, source: SeekableInput, driver: StandaloneDriver, replay: AnyReplay) -> Iterator[Any]:
         """What a source has up to the newest checkpoint, for a replay. Where it does not have it any more, the job
         goes on without.
         """
@@ -296,9 +302,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         pairs.close()
         yield from replay.finish()
 
-    def _recorded_again(
-        self, driver: Driver[Batches, pa.Table], replay: InputReplay | InputRunAgain, source: SparkInput
-    ) -> Iterator[Any]:
+    def _recorded_again(self, source: SparkInput, driver: StandaloneDriver, replay: AnyReplay) -> Iterator[Any]:
         """As `_read_again`, batch by batch as manifests have recorded them, whichever runner has taken them."""
         recorded = recorded_positions(driver.job.checkpoint, driver.head)
         for number in range(replay.first, batch_count(driver.head)):
@@ -347,7 +351,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
             return driver.rows(driver.head if driver.drain(timeout_s) else None)
 
     @property
-    def _measured(self) -> Driver[Batches, pa.Table]:
+    def _measured(self) -> StandaloneDriver:
         return self._started("nothing has run yet")
 
     @property
@@ -387,7 +391,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         """Tell the sinks what they get. Raises `UsageError`."""
         self._sinks.fit(emitted_outputs(graph))
 
-    def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:
+    def _started(self, otherwise: str) -> StandaloneDriver:
         if self._driver is None:
             raise UsageError(otherwise, code="no-input")
         return self._driver
@@ -398,7 +402,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone[Any]):
         check: Callable[[Manifest | None], None] = lambda _head: None,
         *,
         spark_sources: int | None = None,
-    ) -> Driver[Batches, pa.Table]:
+    ) -> StandaloneDriver:
         """Begin, or go on. With ``spark_sources`` the input has Spark's positions, of so many sources."""
         runner: Runner = "standalone" if spark_sources is None else "spark"
         if self._driver is None:

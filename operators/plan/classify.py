@@ -110,6 +110,11 @@ class Classified:
     counters: Counters
     claims: Claims = field(default_factory=Claims)
 
+    @property
+    def max_event_us(self) -> int | None:
+        """The largest accepted event time; None without events."""
+        return None if self.claims.peak is None else self.claims.peak.time_us
+
 
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
@@ -179,7 +184,9 @@ def _classified_rows(
     events = first.events if first else events
     if named is not None:
         events = events.append_column(ONLY, named)
-    arrived, passes = events, _passes(events)
+    arrived, passes = events, None
+    if PASSES in events.column_names:
+        passes = events[PASSES].to_numpy()
     if passes is not None:
         first = None if first is None else _without_left_out(first)
         events = events.filter(pa.array(passes)).drop_columns([PASSES])
@@ -213,18 +220,12 @@ def _classified_rows(
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
         return Classified(sent, None, nothing_yet, claims)
     if not accepted.num_rows:
-        nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, rejected, counters, claims)
+        return replace(nothing_classified(plan), rejected=rejected, counters=counters, claims=claims)
     rejected = with_refused(plan, accepted, rejected, counters, context, times)
     accepted = _as_seen(plan, accepted)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, rejected, counters, claims)
-
-
-def _passes(events: pa.Table) -> Flags | None:
-    """Which rows pass the conditions of the stages; None where all do."""
-    return events[PASSES].to_numpy() if PASSES in events.column_names else None
 
 
 def _without_left_out(first: InputReading) -> InputReading:
@@ -271,9 +272,7 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     """Classify accepted rows that were combined as `Plan.slicing` says: as `classify` does with the rows one by one,
     which would accept all of them. There is at least one entry.
     """
-    spec, watermark_us, rows = plan.input, watermark_of(context.before), sliced.rows
-    times = pa.array(sliced.last_us).cast(spec.schema.field(spec.event_time).type)
-    accepted = sliced.keys.append_column(spec.event_time, times)
+    watermark_us, rows = watermark_of(context.before), sliced.rows
     late = sliced.last_us < (BEGINNING_US if watermark_us is None else watermark_us)
     ahead_us = ahead_from(plan, watermark_us)
     future = np.zeros(len(rows), bool) if ahead_us is None else sliced.first_us > ahead_us
@@ -284,24 +283,27 @@ def classify_sliced(plan: Plan, sliced: SlicedRows, context: Context, partitions
     if window is not None:
         # Windows begin and end with slices, so all rows of one are on the same side of both bounds.
         counters |= count_timings(sliced.ends - 1, *window, rows)
-    peak = peak_with_sample(sliced.last_us, accepted, plan.named_by, int(sliced.first_us.min()), sliced.sample_us)
-    claims = msgspec.structs.replace(read_sliced(spec.watermarks, accepted, rows, context.now_us), peak=peak)
-    partials = PartitionedRows.of(plan.arrive_sliced(sliced), spec.key_names, partitions)
-    return Classified(partials, None, counters, claims)
+    partials = PartitionedRows.of(plan.arrive_sliced(sliced), plan.input.key_names, partitions)
+    return Classified(partials, None, counters, _claims_of_entries(plan, sliced.keys, sliced, context))
 
 
 def classify_left_out(plan: Plan, left_out: LeftOutRows, context: Context) -> Classified:
     """Classify rows that are left out and were combined: as `classify` does with the rows one by one, which are in no
     partial and no ledger.
     """
-    spec = plan.input
-    times = pa.array(left_out.last_us).cast(spec.schema.field(spec.event_time).type)
-    latest = left_out.sources.append_column(spec.event_time, times)
-    least_us = int(left_out.first_us.min())
-    peak = peak_with_sample(left_out.last_us, latest, plan.named_by, least_us, left_out.sample_us)
-    claims = msgspec.structs.replace(read_sliced(spec.watermarks, latest, left_out.rows, context.now_us), peak=peak)
+    claims = _claims_of_entries(plan, left_out.sources, left_out, context)
     counters = {FILTERED: int(left_out.rows.sum())}
     return replace(nothing_classified(plan), counters=counters, claims=claims)
+
+
+def _claims_of_entries(plan: Plan, columns: pa.Table, entries: SlicedRows | LeftOutRows, context: Context) -> Claims:
+    """What combined rows say of how far the input has come. ``columns`` name their sources."""
+    spec = plan.input
+    times = pa.array(entries.last_us).cast(spec.schema.field(spec.event_time).type)
+    latest = columns.append_column(spec.event_time, times)
+    least_us = int(entries.first_us.min())
+    peak = peak_with_sample(entries.last_us, latest, plan.named_by, least_us, entries.sample_us)
+    return msgspec.structs.replace(read_sliced(spec.watermarks, latest, entries.rows, context.now_us), peak=peak)
 
 
 def with_refused(
@@ -553,7 +555,8 @@ def _counted(
     if plan.reprocessing:
         return {"fed": len(times), "fed_accepted": accepted}
     late = 0 if watermark_us is None else int(np.count_nonzero(kept < watermark_us))
-    future = _ahead(plan, kept, watermark_us)
+    ahead_us = ahead_from(plan, watermark_us)
+    future = 0 if ahead_us is None else int(np.count_nonzero(kept > ahead_us))
     return {
         "events": len(times),
         "mildly_late": late,
@@ -574,14 +577,10 @@ def _by_current_window(
     return count_timings(times[~np.logical_or.reduce(unfit)] if unfit else times, *window)
 
 
-def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:
-    """How many events are ahead of the watermark by more than its delay and the tolerance together."""
-    ahead_us = ahead_from(plan, watermark_us)
-    return 0 if ahead_us is None else int(np.count_nonzero(times > ahead_us))
-
-
 def ahead_from(plan: Plan, watermark_us: int | None) -> int | None:
-    """Events with later times count as future; None if none do."""
+    """Events with later times are ahead of the watermark by more than its delay and the tolerance together, and count
+    as future; None if none do.
+    """
     ahead_us = plan.input.future_us + plan.input.delay_us
     return None if watermark_us is None or ahead_us >= LIMIT_US else watermark_us + ahead_us
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult
-from tidestate.operators.engine.tasks import InProcess, in_threads, run_task
+from tidestate.operators.engine.tasks import InProcess, admit_rows, in_threads
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.operators.spark.tasks import stream_pieces
@@ -138,7 +138,6 @@ def _blocks(batch: MicroBatch, direct: DirectBatch) -> list[Block]:
             yield rows
 
     def made(task: int) -> list[Block]:
-        blocks = run_task(batch, 0, task, stream_pieces(batch, read(task)), phase="read")
-        return [block for block in blocks if isinstance(block, Block)]
+        return list(admit_rows(batch, task, stream_pieces(batch, read(task)), "read"))
 
     return [block for blocks in in_threads(made, len(direct.tasks), len(batch.spans)) for block in blocks]

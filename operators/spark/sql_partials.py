@@ -456,7 +456,7 @@ class SqlPartials:
         self._pause = Pause()
 
     def blocks(self, batch: MicroBatch, rows: DataFrame) -> list[Block] | str:
-        """The blocks of a batch, as `run_task` makes them of its rows; or why all its rows must be handed over."""
+        """The blocks of a batch, as `admit_rows` makes them of its rows; or why all its rows must be handed over."""
         sql = self._plan(batch.graph, rows.schema) if SPARK_4 else "Spark 3.5 gives no table of Arrow's"
         if isinstance(sql, str):
             return sql

@@ -1,5 +1,5 @@
-"""What Spark's tasks run: `run_task`, with its blocks as rows of a DataFrame or an RDD; and what they get to know of
-state partitions.
+"""What Spark's tasks run: the stages of a task, with its blocks as rows of a DataFrame or an RDD; and what they get
+to know of state partitions.
 
 A row is a block: its address, its header, and its rows and ledger rows as Arrow blobs. So every task knows the
 watermark after the batch, and due windows fire in the same job. Results and errors are rows, too. Rows arrive in any
@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import Block, MicroBatch, TaskResult, TaskStates
-from tidestate.operators.engine.tasks import StreamRows, run_task
+from tidestate.operators.engine.tasks import StreamRows, admit_rows, step_level
 from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.failures import Failure, failure_of
@@ -151,7 +151,7 @@ def map_side(
     """
     _freeze_once()
     try:
-        yield from exchanged_rows(run_task(batch, 0, _task_number(), stream_pieces(batch, batches), phase=phase))
+        yield from exchanged_rows(admit_rows(batch, _task_number(), stream_pieces(batch, batches), phase))
     except (TidestateError, NeedsJvmError) as error:
         yield from failed(batch, error)
 
@@ -189,7 +189,7 @@ def level_side(
         for _ in batches:
             pass
     try:
-        yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
+        yield from exchanged_rows(list(step_level(states.of_task(batch, task), level, task, blocks, after)), task)
     except TidestateError as error:
         yield _ended(task, None, _failure(error))
 

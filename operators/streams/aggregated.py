@@ -127,10 +127,8 @@ def tolerance(nodes: Sequence[StreamInput | OperatorNode]) -> Span | None:
 
 def _tolerant(made: _W, views: Sequence[StreamView]) -> _W:
     chosen = tolerance([view.node for view in views])
-    return made if chosen is None else replace(made, future_tolerance_us=_tolerance_us(chosen))
-
-
-def _tolerance_us(chosen: Span) -> int:
+    if chosen is None:
+        return made
     if (tolerance_us := span_us(chosen)) < 0:
         raise UsageError("a future tolerance must not be negative", code="lateness", found=chosen)
-    return tolerance_us
+    return replace(made, future_tolerance_us=tolerance_us)

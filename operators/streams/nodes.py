@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.stages import StoredStage
-from tidestate.operators.progress.cti_settings import AdvanceTime, LatePolicy
+from tidestate.operators.progress.cti_settings import LatePolicy
 from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.settings import Lifetime
@@ -74,12 +74,6 @@ class WatermarkSettings:
     def is_timeout(self) -> bool:
         """Whether nothing but an idle timeout is set."""
         return self.generator is None and self.by is None and not self.sources and not self.own_timeouts
-
-
-SourceSettings = AdvanceTime | Mapping[str, AdvanceTime]
-"""CTI settings of a source, as they are stored."""
-AuthorSettings = Callable[[Any, str], CtiSettings]
-"""A function of the source's author: the user's configuration and the shape of events, to settings."""
 
 
 @dataclass(frozen=True, eq=False)

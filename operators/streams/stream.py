@@ -476,15 +476,11 @@ class GroupedStream(MadeByVerb):
                 "each result needs a name: .aggregate(n=agg.count())", code="aggregate", found=repr(unnamed)[:100]
             )
         if self.merging is None:
-            made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
-        else:
-            streams = tuple(map(prepared, self.streams))
-            sides = {side: stream.view for side, stream in zip(self.merging.sides, streams, strict=True)}
-            made = merged_aggregation(
-                sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark
-            )
-            return Aggregation.of(made, streams)
-        return Aggregation.of(made, self.streams)
+            return Aggregation.of(aggregated(self.streams[0].view, self.keys, self.kind, results), self.streams)
+        streams = tuple(map(prepared, self.streams))
+        sides = {side: stream.view for side, stream in zip(self.merging.sides, streams, strict=True)}
+        made = merged_aggregation(sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark)
+        return Aggregation.of(made, streams)
 
     if not TYPE_CHECKING:  # which would take every name for one that there is
 
