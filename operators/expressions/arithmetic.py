@@ -29,7 +29,7 @@ from tidestate.operators.expressions.arrays import (
     run,
     without,
 )
-from tidestate.operators.expressions.casts import fit_digits
+from tidestate.operators.expressions.casts import fit_digits, rounded_decimals
 from tidestate.operators.expressions.coercion import MAX_DIGITS, brought_to, is_numeric, unify
 from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
 from tidestate.operators.expressions.tree import INSTANT, LOCAL, SPAN
@@ -365,13 +365,7 @@ def _quotient_of_decimals(left: Datum, right: Datum, kind: pa.Decimal128Type) ->
     longer = min(longer, _LONGEST - digits + scale)
     wide = dividend.cast(pa.decimal256(digits - scale + longer, longer))
     quotient = run("divide", wide, without(_wide(divisor), np.asarray(zeros)))
-    return fit_digits(_half_up(quotient, kind.scale), kind)
-
-
-def _half_up(column: pa.Array, scale: int) -> pa.Array:
-    digits, own_scale = digits_and_scale(column.type)
-    roomy = column.cast(pa.decimal256(min(digits + 1, _LONGEST), own_scale))
-    return pc.round(roomy, scale, "half_towards_infinity") if scale < own_scale else roomy
+    return rounded_decimals(quotient, kind)
 
 
 def _bind_rounded_decimal(operand: Operand, digits: int, mode: str) -> Operand:
@@ -379,13 +373,7 @@ def _bind_rounded_decimal(operand: Operand, digits: int, mode: str) -> Operand:
     precision, scale = digits_and_scale(operand.type)
     result_scale = min(digits, scale)
     kind = pa.decimal128(min(precision - scale + 1 + result_scale, MAX_DIGITS), result_scale)
-    return apply_kernel(kind, partial(_rounded_decimals, kind=kind, mode=mode), operand)
-
-
-def _rounded_decimals(column: pa.Array, kind: pa.Decimal128Type, mode: str) -> pa.Array:
-    digits, scale = digits_and_scale(column.type)
-    roomy = column.cast(pa.decimal256(digits + 1, scale))
-    return fit_digits(pc.round(roomy, kind.scale, mode), kind)
+    return apply_kernel(kind, partial(rounded_decimals, kind=kind, mode=mode), operand)
 
 
 ARITHMETIC_BINDERS: Binders = {
