@@ -29,9 +29,9 @@ from tidestate.operators.expressions.arrays import (
     run,
     without,
 )
-from tidestate.operators.expressions.casts import fit_digits
+from tidestate.operators.expressions.casts import fit_digits, rounded_decimals
 from tidestate.operators.expressions.coercion import MAX_DIGITS, brought_to, is_numeric, unify
-from tidestate.operators.expressions.operands import Binders, BoundCall, Operand, apply_kernel
+from tidestate.operators.expressions.operands import Binders, BoundCall, Kernel, Operand, apply_kernel
 from tidestate.operators.expressions.tree import INSTANT, LOCAL, SPAN
 from tidestate.statestore.arrays import Flags
 
@@ -246,11 +246,7 @@ def _bind_rounded(call: BoundCall, mode: str) -> Operand:
     (operand,) = _plain_numbers(call)
     if pa.types.is_null(operand.type):
         operand = brought_to(call, operand, _WHOLE)
-    if pa.types.is_integer(operand.type):
-        return operand
-    if pa.types.is_decimal(operand.type):
-        return _bind_rounded_decimal(operand, 0, mode)
-    return apply_kernel(_WHOLE, partial(_whole, mode=mode), operand)
+    return _bind_rounding(operand, 0, mode, _WHOLE, partial(_whole, mode=mode))
 
 
 def _whole(column: pa.Array, mode: str) -> pa.Array:
@@ -268,11 +264,7 @@ def _bind_round(call: BoundCall) -> Operand:
         call.refuse("a number")
     if pa.types.is_null(operand.type):
         operand = brought_to(call, operand, _DOUBLE)
-    if pa.types.is_integer(operand.type):
-        return operand
-    if pa.types.is_decimal(operand.type):
-        return _bind_rounded_decimal(operand, digits, "half_towards_infinity")
-    return apply_kernel(operand.type, partial(_rounded, digits=digits), operand)
+    return _bind_rounding(operand, digits, "half_towards_infinity", operand.type, partial(_rounded, digits=digits))
 
 
 def _rounded(column: pa.Array, digits: int) -> pa.Array:
@@ -365,27 +357,21 @@ def _quotient_of_decimals(left: Datum, right: Datum, kind: pa.Decimal128Type) ->
     longer = min(longer, _LONGEST - digits + scale)
     wide = dividend.cast(pa.decimal256(digits - scale + longer, longer))
     quotient = run("divide", wide, without(_wide(divisor), np.asarray(zeros)))
-    return fit_digits(_half_up(quotient, kind.scale), kind)
+    return rounded_decimals(quotient, kind)
 
 
-def _half_up(column: pa.Array, scale: int) -> pa.Array:
-    digits, own_scale = digits_and_scale(column.type)
-    roomy = column.cast(pa.decimal256(min(digits + 1, _LONGEST), own_scale))
-    return pc.round(roomy, scale, "half_towards_infinity") if scale < own_scale else roomy
-
-
-def _bind_rounded_decimal(operand: Operand, digits: int, mode: str) -> Operand:
-    """A decimal with at most ``digits`` after the point, and one more in front of it for what is rounded up."""
+def _bind_rounding(operand: Operand, digits: int, mode: str, kind: pa.DataType, kernel: Kernel) -> Operand:
+    """A number with at most ``digits`` after the point: of floats what the ``kernel`` makes, of this ``kind``;
+    decimals have one digit more in front of it, for what is rounded up.
+    """
+    if pa.types.is_integer(operand.type):
+        return operand
+    if not pa.types.is_decimal(operand.type):
+        return apply_kernel(kind, kernel, operand)
     precision, scale = digits_and_scale(operand.type)
     result_scale = min(digits, scale)
-    kind = pa.decimal128(min(precision - scale + 1 + result_scale, MAX_DIGITS), result_scale)
-    return apply_kernel(kind, partial(_rounded_decimals, kind=kind, mode=mode), operand)
-
-
-def _rounded_decimals(column: pa.Array, kind: pa.Decimal128Type, mode: str) -> pa.Array:
-    digits, scale = digits_and_scale(column.type)
-    roomy = column.cast(pa.decimal256(digits + 1, scale))
-    return fit_digits(pc.round(roomy, kind.scale, mode), kind)
+    decimal = pa.decimal128(min(precision - scale + 1 + result_scale, MAX_DIGITS), result_scale)
+    return apply_kernel(decimal, partial(rounded_decimals, kind=decimal, mode=mode), operand)
 
 
 ARITHMETIC_BINDERS: Binders = {

@@ -27,12 +27,11 @@ from tidestate.operators.expressions.arrays import (
     without,
 )
 from tidestate.operators.expressions.tree import INSTANT, LOCAL
-from tidestate.statestore.arrays import Flags
 
 DAY_LENGTH_US = 86_400_000_000
 FARTHEST_DAY = 2**63 // DAY_LENGTH_US - 1
 """Days before and after 1970 whose midnights are times in microseconds, some 292,000 years."""
-_WIDE = pa.decimal256
+_WIDE, _LONGEST = pa.decimal256, 76
 _EXACT = Context(prec=100)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -119,26 +118,36 @@ def to_decimal(column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) ->
         return by_distinct(column, partial(_decimal_of_float, kind=kind), kind)
     if pa.types.is_integer(column.type):
         column = column.cast(pa.decimal128(20, 0))
+    return rounded_decimals(column, kind)
+
+
+def rounded_decimals(
+    column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type, mode: str = "half_towards_infinity"
+) -> pa.Array:
+    """Decimals as ``kind``, rounded to its scale; null where the digits do not do."""
     digits, scale = digits_and_scale(column.type)
     if scale <= kind.scale:
         return fit_digits(column, kind)
     # One digit more in front of the point: 9.5 becomes 10.
-    wide = column.cast(_WIDE(digits + 1, scale))
-    return fit_digits(pc.round(wide, kind.scale, "half_towards_infinity"), kind)
+    wide = column.cast(_WIDE(min(digits + 1, _LONGEST), scale))
+    return fit_digits(pc.round(wide, kind.scale, mode), kind)
 
 
-def fit_digits(wide: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
+def fit_digits(column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
     """Decimals whose digits past the scale of ``kind`` are zeros as ``kind``; null where they have too many."""
     try:
-        return wide.cast(kind)
+        return column.cast(kind)
     except pa.ArrowInvalid:
-        wide_type = _WIDE(76, digits_and_scale(wide.type)[1])
         longest = Decimal(10) ** (kind.precision - kind.scale)
-        low, high = (pa.scalar(bound, wide_type) for bound in (-longest, longest))
-        wide_numbers = wide.cast(wide_type)
-        inside = run("and", run("less", wide_numbers, high), run("greater", wide_numbers, low))
-        nulls: Flags = ~inside.fill_null(True).to_numpy(zero_copy_only=False)
-        return without(wide, nulls).cast(kind)
+        return _between(column, -longest, longest).cast(kind)
+
+
+def _between(column: pa.Array, low: Decimal, high: Decimal) -> pa.Array:
+    """Decimals in the widest type; null where they are not between these bounds, or are one of them."""
+    widest = _WIDE(_LONGEST, digits_and_scale(column.type)[1])
+    wide = column.cast(widest)
+    is_inside = run("and", run("less", wide, pa.scalar(high, widest)), run("greater", wide, pa.scalar(low, widest)))
+    return without(wide, ~is_inside.fill_null(True).to_numpy(zero_copy_only=False))
 
 
 def _decimal_of_float(value: float, kind: pa.Decimal128Type | pa.Decimal256Type) -> Decimal | None:
@@ -164,14 +173,10 @@ def _of_decimal(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind):
         # Through text a decimal is the float that is nearest to it; Arrow's own cast may be the next one.
         return column.cast(pa.string()).cast(pa.float64()).cast(kind, safe=False)
-    wide = column.cast(_WIDE(76, digits_and_scale(column.type)[1]))
-    whole_numbers = pc.round(wide, 0, "towards_zero")
     limits = np.iinfo(dtype_of(kind))
-    low, high = (pa.scalar(Decimal(int(limit)), wide.type) for limit in (limits.min, limits.max))
-    inside = run("and", run("less_equal", whole_numbers, high), run("greater_equal", whole_numbers, low))
-    return (
-        without(whole_numbers, ~inside.fill_null(True).to_numpy(zero_copy_only=False)).cast(_WIDE(76, 0)).cast(kind)
-    )
+    low, high = Decimal(int(limits.min) - 1), Decimal(int(limits.max) + 1)
+    wide = column.cast(_WIDE(_LONGEST, digits_and_scale(column.type)[1]))
+    return _between(pc.round(wide, 0, "towards_zero"), low, high).cast(_WIDE(_LONGEST, 0)).cast(kind)
 
 
 def _of_time(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -8,16 +8,12 @@ import pyarrow as pa
 
 from tidestate.operators.expressions.tree import INSTANT, LOCAL
 
-_NAMES: dict[str, pa.DataType] = {
+SPARK_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
-    "utinyint": pa.uint8(),
-    "usmallint": pa.uint16(),
-    "uint": pa.uint32(),
-    "ubigint": pa.uint64(),
     "float": pa.float32(),
     "double": pa.float64(),
     "string": pa.string(),
@@ -25,6 +21,13 @@ _NAMES: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": INSTANT,
     "timestamp_ntz": LOCAL,
+}
+"""Spark's plain types by their names; without decimals."""
+_NAMES = SPARK_TYPES | {
+    "utinyint": pa.uint8(),
+    "usmallint": pa.uint16(),
+    "uint": pa.uint32(),
+    "ubigint": pa.uint64(),
 }
 _BY_TYPE = {kind: name for name, kind in _NAMES.items()}
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
+from tidestate.operators.expressions.sql_types import SPARK_TYPES
 from tidestate.recovery.log.spark_log import file_url
 from tidestate.statestore.errors import ConflictError, UsageError
 from tidestate.statestore.spec.plain import plain_type
@@ -27,25 +28,8 @@ FORMATS = {
     ".feather": "ipc",
 }
 """The format of a file by the suffix of its name."""
-TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": TIME,
-    "timestamp_ntz": pa.timestamp("us"),
-}
-"""Spark's plain types by their names."""
+TYPES = SPARK_TYPES | {"byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64()}
+"""Spark's plain types by all their names."""
 _COLUMN = re.compile(r"\s*`?(\w+)`?\s+(\w+)\s*(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,|$)")
 
 _Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
