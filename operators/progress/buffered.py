@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -146,12 +145,29 @@ class BufferProgress(
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
     ) -> InputReading:
-        """The rows of buffers that are new in this micro-batch."""
-        reading = read_buffers(self, rows, began.buffers.get(source) or begin_buffers(()))
-        reports = _named(reading.rows, source)
-        claims = Claims(reports, buffers={source: reading.arrived}, ends={source: reading.ends})
-        counters = {"control_rows": reading.announced} if reading.announced else {}
-        return InputReading(reading.events, claims, counters, (reading.refused, reading.reasons))
+        """The rows of buffers that are new in this micro-batch; those of others are refused."""
+        all_rows = buffers(
+            rows[self.origin],
+            rows[self.sequence],
+            0 if self.chunk is None else rows[self.chunk],
+            True if self.last is None else rows[self.last],
+            rows[self.watermark],
+        )
+        state, empty = began.buffers.get(source) or begin_buffers(()), _flagged(rows, self.empty)
+        distinct, owner = distinct_buffers(all_rows)
+        late = _within(distinct, state.given_up)
+        seen = (advance_origins(restore_waiting(state), distinct).reasons == SEEN) & ~late
+        duplicate, refused = seen[owner], (seen[owner] | late[owner]) & ~empty
+        reasons = pa.array(np.where(duplicate, DUPLICATE, GIVEN_UP)[refused], pa.string())
+        whole = source_column(rows, self.whole) if isinstance(self.whole, str) else None
+        claims = Claims(
+            _named(_rows_by_origin(all_rows), source),
+            buffers={source: arrived_buffers(distinct, owner, whole, empty).packed()},
+            ends={source: {} if self.end is None else _ends(all_rows, rows[self.end])},
+        )
+        counters = {"control_rows": many} if (many := int(np.count_nonzero(empty))) else {}
+        going, out = rows.filter(pa.array(~refused & ~empty)), rows.filter(pa.array(refused))
+        return InputReading(going, claims, counters, (out, reasons))
 
     def combine(
         self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int, side: str = ""
@@ -187,53 +203,9 @@ def _named(by_origin: Mapping[str, SourceReport], side: str) -> dict[str, Source
     return {_front(side) + origin: report for origin, report in by_origin.items()}
 
 
-@dataclass(frozen=True)
-class BufferReading:
-    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``; ``announced`` rows announce
-    empty buffers.
-
-    ``arrived`` are the distinct buffers, packed; ``rows`` the row counts of origins; ``ends`` the last sequence
-    number of origins that declare it.
-    """
-
-    events: pa.Table
-    refused: pa.Table
-    reasons: pa.Array
-    arrived: bytes
-    rows: dict[str, SourceReport]
-    ends: dict[str, int]
-    announced: int = 0
-
-
 def begin_buffers(names: Iterable[str]) -> BufferState:
     """The state before the first batch, with these origins declared."""
     return BufferState(save(origins(int(name) for name in names)))
-
-
-def read_buffers(settings: BufferProgress, events: pa.Table, state: BufferState) -> BufferReading:
-    """The buffers of a piece. Rows of a buffer that arrived before this batch are refused."""
-    all_rows = buffers(
-        events[settings.origin],
-        events[settings.sequence],
-        0 if settings.chunk is None else events[settings.chunk],
-        True if settings.last is None else events[settings.last],
-        events[settings.watermark],
-    )
-    empty = _flagged(events, settings.empty)
-    distinct, owner = distinct_buffers(all_rows)
-    late = _within(distinct, state.given_up)
-    seen = (advance_origins(restore_waiting(state), distinct).reasons == SEEN) & ~late
-    duplicate, refused = seen[owner], (seen[owner] | late[owner]) & ~empty
-    whole = source_column(events, settings.whole) if isinstance(settings.whole, str) else None
-    return BufferReading(
-        events.filter(pa.array(~refused & ~empty)),
-        events.filter(pa.array(refused)),
-        pa.array(np.where(duplicate, DUPLICATE, GIVEN_UP)[refused], pa.string()),
-        arrived_buffers(distinct, owner, whole, empty).packed(),
-        _rows_by_origin(all_rows),
-        {} if settings.end is None else _ends(all_rows, events[settings.end]),
-        int(np.count_nonzero(empty)),
-    )
 
 
 def buffers_after(

@@ -290,8 +290,6 @@ def _flags(column: Any, rows: int) -> Flags:
     if isinstance(column, bool):
         return np.full(rows, column)
     column = _sized(column, "last", rows)
-    if isinstance(column, np.ndarray) and column.dtype == np.bool_:
-        return column
     array = column if isinstance(column, pa.ChunkedArray | pa.Array) else pa.array(column)
     if not pa.types.is_boolean(array.type):
         raise UsageError(
@@ -417,7 +415,6 @@ class OriginsStep:
 
     origins: Origins
     reasons: Reasons
-    watermark_refused: Flags
 
 
 def origins(declared: Iterable[int] = ()) -> Origins:
@@ -534,7 +531,7 @@ def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
     counts += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(ORIGIN_REASONS))
     counts[0] -= len(withdrawn)
     counters = _add(after.counters, counts.tolist(), refused=int(np.count_nonzero(arrived.watermark_refused)))
-    return OriginsStep(replace(after, counters=counters), reasons, arrived.watermark_refused)
+    return OriginsStep(replace(after, counters=counters), reasons)
 
 
 def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:

@@ -38,15 +38,15 @@ class BoundDecode:
 
     def run(self, rows: pa.Table, passes: Flags | None = None) -> StageResult:
         """Rows with the decoded columns in the place of their texts; refused for a text that is no such object."""
-        values = self.reader.read(rows[self.column])
+        decoded, flags = self.reader.read(rows[self.column])
         # A decoded column takes the place of one of its name: two of a name could not be told apart behind this.
         replaced_names = {self.column, *self.reader.schema.names}
         other_columns = rows.drop_columns([name for name in rows.column_names if name in replaced_names])
-        if values.flags is not None:
-            other_columns = other_columns.filter(pa.array(values.flags))
+        if flags is not None:
+            other_columns = other_columns.filter(pa.array(flags))
         columns = dict(zip(other_columns.column_names, other_columns.columns, strict=True))
-        columns |= zip(values.rows.column_names, values.rows.columns, strict=True)
-        return StageResult(pa.table(columns), values.flags, UNDECODABLE)
+        columns |= zip(decoded.column_names, decoded.columns, strict=True)
+        return StageResult(pa.table(columns), flags, UNDECODABLE)
 
 
 def bind_decode(stage: Decode, schema: pa.Schema) -> tuple[BoundDecode, pa.Schema]:

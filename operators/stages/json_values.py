@@ -49,14 +49,6 @@ _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 @dataclass(frozen=True)
-class DecodedValues:
-    """Columns of the values that are objects; ``flags``: which values these are, None for all of them."""
-
-    rows: pa.Table
-    flags: Flags | None
-
-
-@dataclass(frozen=True)
 class JsonReader:
     """Reads JSON objects into columns of ``schema``. A null value is an object without fields; so is, of each object,
     a field that it lacks null, and fields that are not in the schema are ignored. ``epoch``: see `converted`.
@@ -70,8 +62,10 @@ class JsonReader:
         """What is asked of Arrow's reader."""
         return pa.schema([field.with_type(wire_type(field.type, self.epoch)) for field in self.schema])
 
-    def read(self, values: pa.ChunkedArray) -> DecodedValues:
-        """Parse values, texts or bytes. Rows that are no such objects are left out; nothing raises for a value."""
+    def read(self, values: pa.ChunkedArray) -> tuple[pa.Table, Flags | None]:
+        """Parse values, texts or bytes: columns of those that are such objects, and which these are, None for all of
+        them. Nothing raises for a value.
+        """
         texts = pc.fill_null(values.cast(pa.large_binary()), b"{}").combine_chunks()
         tables, masks = [self.schema.empty_table()], [np.zeros(0, bool)]
         doubtful = False
@@ -80,7 +74,7 @@ class JsonReader:
             tables.append(table)
             masks.append(bad)
         bad = np.concatenate(masks)
-        return DecodedValues(pa.concat_tables(tables), ~bad if bad.any() else None)
+        return pa.concat_tables(tables), ~bad if bad.any() else None
 
     def _block(self, texts: pa.Array, *, doubtful: bool) -> tuple[pa.Table, Flags, bool]:
         """The rows of a block that are objects, which texts are none, and whether Arrow refused some of them.

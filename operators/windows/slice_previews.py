@@ -6,7 +6,6 @@ the number of windows. A partition with few parts is one band."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -33,15 +32,9 @@ _FASTER = 8
 """A band is at most so many times as long as the one before."""
 
 
-@dataclass
-class _Pace:
-    """How long the next band is, in slides or cells; by the number of windows in the one before."""
-
-    length: int = 1
-
-    def took(self, rows: int) -> None:
-        """Adapt to a band with so many windows."""
-        self.length = max(1, min(self.length * _FASTER, self.length * BAND_ROWS // max(1, rows)))
+def _next_length(length: int, rows: int) -> int:
+    """How long the next band is, in slides or cells, after one of this length that had so many windows."""
+    return max(1, min(length * _FASTER, length * BAND_ROWS // max(1, rows)))
 
 
 def windows_ending(plan: GroupTables, view: StateView, low: int, high: int) -> Iterator[pa.Table]:
@@ -70,17 +63,17 @@ def waiting_windows(plan: GroupTables, view: StateView, low: int, high: int, bud
 
 
 def _fixed(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
-    kind, pace = plan.slices, _Pace()
+    kind, length = plan.slices, 1
     one_band = _few(plan, view, -(-kind.size // kind.slide))
     coarse = plan.orderless and has_coarse(plan, view, low)
     while low < high and (first := _next_end(plan, view, low)) is not None and first <= high:
-        last = high if one_band else min(high, first + (pace.length - 1) * kind.slide)
+        last = high if one_band else min(high, first + (length - 1) * kind.slide)
         context = Context.between(first - 1, last, budget_bytes=budget_bytes)
         empty = plan.parts.schema.empty_table()
         due = due_windows(plan, view, empty, context, plan.coarse.schema.empty_table() if coarse else None)
         rows = _with_stored(plan, view, as_arriving(plan, due), context)
         yield rows
-        pace.took(rows.num_rows)
+        length = _next_length(length, rows.num_rows)
         low = last
 
 
@@ -113,13 +106,13 @@ def _next_end(plan: GroupTables, view: StateView, low: int) -> int | None:
 
 
 def _sessions(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
-    pace, gap = _Pace(), plan.gap
+    length, gap = 1, plan.gap
     state = OverlayView(view, (plan.parts, plan.groups, plan.ends, plan.clock, plan.marks))
     one_band = _few(plan, view, 1)
     empty = plan.parts.schema.empty_table()
     moved: Numbers = np.empty(0, np.int64)  # cells that bands have added to: a scan of an overlay reads all of it
     while low < high and (first := _next_cell(plan, view, low, moved)) is not None:
-        last = END_US if one_band else (first + pace.length) * gap - 1
+        last = END_US if one_band else (first + length) * gap - 1
         context = Context.between(low, last, budget_bytes=budget_bytes)
         ready = ready_sessions(plan, state, empty, context)
         gathered = gather_groups(plan.with_input(order=()), state, ready.arriving, context, ready.alone)
@@ -139,7 +132,7 @@ def _sessions(plan: GroupTables, view: StateView, low: int, high: int, budget_by
         if (carried := ready.changes[PARTS].merge) is not None:
             cells.append(column_numbers(carried, CELL) >> 1)
         moved = np.unique(np.concatenate(cells))
-        pace.took(made.num_rows)
+        length = _next_length(length, made.num_rows)
         low = last
 
 

@@ -143,8 +143,8 @@ def test_from_json_reads_what_is_read_here(spark: SparkSession) -> None:
         values = [value for _ in range(10) for value in drawing.values(schema) if value is not None]
         if REMOTE:  # where a client gets texts as Arrow, which cannot be read if Spark has made them of other bytes
             values = [value for value in values if _is_text(value)]
-        ours = JsonReader(schema).read(pa.chunked_array([pa.array(values, pa.binary())]))
-        flags = [True] * len(values) if ours.flags is None else ours.flags.tolist()
+        ours, found = JsonReader(schema).read(pa.chunked_array([pa.array(values, pa.binary())]))
+        flags = [True] * len(values) if found is None else found.tolist()
         frame = spark.createDataFrame(
             [(place, bytearray(value)) for place, value in enumerate(values)], "n int, value binary"
         )
@@ -155,7 +155,7 @@ def test_from_json_reads_what_is_read_here(spark: SparkSession) -> None:
             "n"
         )
         theirs = [row["row"].asDict(recursive=True) if row["row"] else None for row in parsed.collect()]
-        rows = iter(ours.rows.to_pylist())
+        rows = iter(ours.to_pylist())
         for value, flag, other in zip(values, flags, theirs, strict=True):
             if flag:
                 row = next(rows)

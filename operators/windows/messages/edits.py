@@ -351,10 +351,9 @@ def put_window(
         raise UsageError("windows of rows with retractions cannot be put", code="window-edit")
     content = _counted(plan, content)
     stored = _stored(plan, view, watermark, window_id)
-    if stored is None:
-        row = _new_window(plan, watermark, now_us, window_id, content)
-    else:
-        row = with_columns(stored, {name: pa.array([value]) for name, value in _events(content).items()})
+    row = _new_window(plan, watermark, now_us, window_id, content) if stored is None else stored
+    if content.events is not None:
+        row = with_columns(row, {ELEMENTS: pa.array([content.events])})
     for name, value in content.values.items():
         bound = _puttable(plan, name)
         row = with_columns(row, {bound.state[0].name: _state_of(bound, value)})
@@ -376,10 +375,6 @@ def put_window(
             "this window is over: it has expired, so nothing can be put into it", code="window-over", end=int(ends[0])
         )
     return Edited(state.changes(), 1)
-
-
-def _events(content: WindowContent) -> dict[str, int]:
-    return {} if content.events is None else {ELEMENTS: content.events}
 
 
 def _counted(plan: GroupTables, content: WindowContent) -> WindowContent:

@@ -28,7 +28,7 @@ from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each
-from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.keys import KeyMeasure, Layout
 from tidestate.statestore.messages.retention import read_marks
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, MessageTables, Retention
 from tidestate.statestore.spec.arrowtypes import positions, type_text
@@ -367,15 +367,12 @@ def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str, by: tu
     """The metadata tables of windows of this kind, by these key columns; spread over state partitions ``by`` some of
     them.
     """
-    if isinstance(kind, Sessions):
-        return WindowTables(
-            "tuple" if kind.by_offset else "time", None, keys, origin=origin, name=METADATA, partition_by=by
-        )
-    if of_tuples(kind):
-        return WindowTables("tuple", _length(kind), keys, origin=origin, name=METADATA, partition_by=by)
-    size = LAST_US - FIRST_US if isinstance(kind, Global) else of_type(kind, Sliding).size
-    return WindowTables("time", size, keys, origin=origin, name=METADATA, partition_by=by)
+    size = None if isinstance(kind, Sessions) else _size_of(kind)
+    measure: KeyMeasure = "tuple" if of_tuples(kind) else "time"
+    return WindowTables(measure, size, keys, origin=origin, name=METADATA, partition_by=by)
 
 
-def _length(kind: Windows) -> int:
+def _size_of(kind: Windows) -> int:
+    if isinstance(kind, Global):
+        return LAST_US - FIRST_US
     return kind.count if isinstance(kind, Counted) else of_type(kind, Sliding).size

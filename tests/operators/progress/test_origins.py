@@ -235,7 +235,6 @@ def test_ours_a_watermark_that_cannot_be_one_is_refused_but_the_buffer_counts(ma
     column = pa.array([10, mark]) if not isinstance(mark, float) else pa.array([10.0, mark])
     found = advance_origins(origins([1]), buffers([1, 1], [1, 2], watermarks=column))
     assert (found.origins.prefix_of(1), found.origins.watermark_us) == (2, 10)
-    assert found.watermark_refused.tolist() == [False, True]
     assert found.origins.counters.watermark_refused == 1
     assert found.origins.counters.backward == 0
 

@@ -54,12 +54,12 @@ def comparable(value: Any, kind: pa.DataType) -> Any:
 
 def decoded(schema: pa.Schema, values: list[bytes | None], epoch: Any = None) -> list[dict[str, Any] | None]:
     """The row of each value, None of one that is no object."""
-    found = JsonReader(schema, epoch).read(column(values))
-    found.rows.validate(full=True)
-    assert found.rows.schema == schema
+    table, found = JsonReader(schema, epoch).read(column(values))
+    table.validate(full=True)
+    assert table.schema == schema
     plain = pa.schema([field.with_type(counted(field.type)) for field in schema])
-    rows = iter(found.rows.cast(plain).to_pylist())
-    flags = [True] * len(values) if found.flags is None else found.flags.tolist()
+    rows = iter(table.cast(plain).to_pylist())
+    flags = [True] * len(values) if found is None else found.tolist()
     return [next(rows) if flag else None for flag in flags]
 
 
@@ -143,9 +143,9 @@ def test_bad_values_take_as_many_calls_as_blocks(value: bytes, share: int, monke
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, call=original: calls.append("call") or call(*args))
     values = [value if number % share == 0 else b'{"n":%d}' % number for number in range(2000)]
-    reading = JsonReader(schema).read(column(values))
-    assert reading.flags is not None
-    assert reading.flags.tolist() == [number % share != 0 for number in range(2000)]
+    _, flags = JsonReader(schema).read(column(values))
+    assert flags is not None
+    assert flags.tolist() == [number % share != 0 for number in range(2000)]
     assert len(calls) <= 4 * (4 + 2 * len(schema)), "four blocks; in each some calls, and some for a column"
 
 
@@ -268,11 +268,11 @@ def test_many_bad_rows_in_several_blocks_and_chunks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(json_values, "ROWS_SEARCHED", 16)
     bad = (b"x", b'{"a":"x"}', b'{"a":1.5}', b'{"b":"\xff"}')
     values = [bad[n % 4] if n % 7 == 3 else b'{"a":%d,"b":"%s"}' % (n, b"y" * (n % 90)) for n in range(500)]
-    found = JsonReader(SCHEMA).read(column(values, 1, 1, 250, 499))
-    assert found.flags is not None
-    assert found.flags.tolist() == [n % 7 != 3 for n in range(500)]
-    assert found.rows["a"].to_pylist() == [n for n in range(500) if n % 7 != 3]
-    assert found.rows["b"].to_pylist() == ["y" * (n % 90) for n in range(500) if n % 7 != 3]
+    rows, flags = JsonReader(SCHEMA).read(column(values, 1, 1, 250, 499))
+    assert flags is not None
+    assert flags.tolist() == [n % 7 != 3 for n in range(500)]
+    assert rows["a"].to_pylist() == [n for n in range(500) if n % 7 != 3]
+    assert rows["b"].to_pylist() == ["y" * (n % 90) for n in range(500) if n % 7 != 3]
 
 
 def test_as_many_objects_as_values_are_not_one_in_each() -> None:
@@ -283,8 +283,7 @@ def test_as_many_objects_as_values_are_not_one_in_each() -> None:
 
 
 def test_no_rows() -> None:
-    found = JsonReader(SCHEMA).read(pa.chunked_array([], pa.binary()))
-    assert (found.rows, found.flags) == (SCHEMA.empty_table(), None)
+    assert JsonReader(SCHEMA).read(pa.chunked_array([], pa.binary())) == (SCHEMA.empty_table(), None)
 
 
 def test_a_reader_that_names_another_row_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
