@@ -19,12 +19,12 @@ import pyarrow as pa
 
 CHOSEN_BY = "ARROW_DEFAULT_MEMORY_POOL"
 HEAP_CHOSEN_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
-KEPT_BYTES = 1 << 30
+FREE_END_BYTES = 1 << 30
 """The free end of the heap, from which the library gives it back by itself, in the middle of a step."""
 HEAP_BYTES, CROWDED_HEAP_BYTES = 32 << 20, 2 << 20
 """Larger arrays are mapped one by one, and go back when they are freed: as a rule, and where memory is short."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-LARGE_BYTES = 16 << 20
+LARGE_STEP_BYTES = 16 << 20
 """Rows that a step took and emitted, for the release of what it freed to pay."""
 ROOM_BYTES = 150 << 20
 """What a process may have besides its budget before a step gives memory back; half of what it may have at most."""
@@ -59,19 +59,19 @@ def prefer_allocators() -> None:
             pa.set_memory_pool(pa.system_memory_pool())
         elif "jemalloc" in pa.supported_memory_backends():
             pa.set_memory_pool(pa.jemalloc_memory_pool())
-    _set_heap(_TRIM_THRESHOLD, KEPT_BYTES)
+    _set_heap(_TRIM_THRESHOLD, FREE_END_BYTES)
     _set_heap(_MMAP_THRESHOLD, HEAP_BYTES)
 
 
 def release_freed(moved_bytes: int, room_bytes: int = 0) -> None:
     """Give the operating system what a large step has freed: allocators keep it for the next one.
 
-    Does nothing after a step that moved less than `LARGE_BYTES`, nor while the process has less than ``room_bytes``
-    of memory, nor within `RELEASE_S` of the last release. With a third more than its room a process is crowded: it
-    releases more often, and maps large arrays one by one. Unless releases are in vain, as it is crowded after them
-    too: then the memory is the user's, and the steps only pay for what they take again.
+    Does nothing after a step that moved less than `LARGE_STEP_BYTES`, nor while the process has less than
+    ``room_bytes`` of memory, nor within `RELEASE_S` of the last release. With a third more than its room a process is
+    crowded: it releases more often, and maps large arrays one by one. Unless releases are in vain, as it is crowded
+    after them too: then the memory is the user's, and the steps only pay for what they take again.
     """
-    if moved_bytes < LARGE_BYTES:
+    if moved_bytes < LARGE_STEP_BYTES:
         return
     if (process_size := process_bytes()) < room_bytes:
         _set_heap(_MMAP_THRESHOLD, HEAP_BYTES)

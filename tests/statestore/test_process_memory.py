@@ -25,7 +25,7 @@ print(pa.default_memory_pool().backend_name)
 LARGE = """
 from pathlib import Path
 import numpy as np
-from tidestate.statestore.process_memory import LARGE_BYTES, release_freed
+from tidestate.statestore.process_memory import LARGE_STEP_BYTES, release_freed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -35,9 +35,9 @@ freed = [np.ones(1_000, np.uint8) for _ in range(100_000)]
 last = np.ones(1_000, np.uint8)
 del freed
 before = resident()
-release_freed(LARGE_BYTES - 1)
+release_freed(LARGE_STEP_BYTES - 1)
 between = resident()
-release_freed(LARGE_BYTES)
+release_freed(LARGE_STEP_BYTES)
 print(before - between < 1 << 20, between - resident() > 50_000_000)
 """
 BEGIN = """
@@ -55,9 +55,9 @@ AGAIN = (
     BEGIN
     + """
 for clock.return_value in (5.0, 5.9, 6.1, 6.2, 8.0):
-    memory.release_freed(memory.LARGE_BYTES)
+    memory.release_freed(memory.LARGE_STEP_BYTES)
 clock.return_value = 10.0
-memory.release_freed(memory.LARGE_BYTES, 1 << 60)
+memory.release_freed(memory.LARGE_STEP_BYTES, 1 << 60)
 print(trimmed.call_count)
 """
 )
@@ -68,7 +68,7 @@ MB = 1 << 20
 for clock.return_value, *sizes in TIMES:
     # The room is 300 MB, so a process is crowded from 400 MB on: before a release, and after it.
     memory.process_bytes.side_effect = [size * MB for size in sizes]
-    memory.release_freed(memory.LARGE_BYTES, 300 * MB)
+    memory.release_freed(memory.LARGE_STEP_BYTES, 300 * MB)
 print(trimmed.call_count, [call.args[1] // MB for call in options.call_args_list])
 """
 )
