@@ -40,6 +40,14 @@ class WindowAction(StrEnum):
     retire = "retire"
 
 
+Offsets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--offsets", metavar="ORIGIN=FIRST:LAST", help="First and last offset of an origin to put. Repeatable."
+    ),
+]
+
+
 @window_command.command(
     "window",
     short_help="Read, put, delete or retire single windows.",
@@ -65,12 +73,7 @@ def edit_window(
         list[str] | None,
         typer.Option("--value", metavar="NAME=VALUE", help="A result to put. Repeatable."),
     ] = None,
-    offsets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--offsets", metavar="ORIGIN=FIRST:LAST", help="First and last offset of an origin to put. Repeatable."
-        ),
-    ] = None,
+    offsets: Offsets = None,
     operator: Operator = None,
     side: Side = None,
     confirm: Confirm = False,

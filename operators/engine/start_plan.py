@@ -65,8 +65,7 @@ def plan_start(
     where = checkpoint.objects.root
     if head is None:
         return _new_root(description, where, columns, fit_sinks, policy, runner)
-    number = head.id if reset_to is None else reset_to
-    notes = list[str]()
+    number, notes = head.id if reset_to is None else reset_to, list[str]()
     if reset_to is not None:
         notes.append(f"the newest checkpoint is damaged or gone: it would go back to checkpoint {reset_to}")
     try:
@@ -82,8 +81,7 @@ def plan_start(
         *_of_job(graph, fit_sinks, policy, runner),
         *_refused(lambda: check_letter_case(checkpoint, graph.plans, head.operators)),
         *comparison.refusals,
-        *([] if head.drained else _refused(lambda: _check_rest(checkpoint, head, policy, sources))),
-        *([drained_error(head.id)] if head.drained and runner == "spark" else []),
+        *_refused(lambda: _check_rest(checkpoint, head, policy, runner, sources)),
     ]
     if head.drained:
         comparison.changes.clear()
@@ -187,8 +185,14 @@ def _graph_for(description: Runnable, head: Manifest, schema: Schemas | None, fa
         ) from None
 
 
-def _check_rest(checkpoint: Checkpoint, head: Manifest, policy: Policy, sources: int | None) -> None:
-    """What a start looks at after it has compared operators."""
+def _check_rest(
+    checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None, sources: int | None
+) -> None:
+    """What a start looks at after it has compared operators; of a drained job it would deliver alone."""
+    if head.drained:
+        if runner == "spark":
+            raise drained_error(head.id)
+        return
     check_sources(head.spark, sources)
     if policy.second == "refuse":
         check_idle(checkpoint, instead='Policy(second="takeover")')
