@@ -110,9 +110,9 @@ class Asker:
         if not leases:
             raise _not_running()
         name = max(leases, key=_order)
-        epoch, lease = _epoch_of(name), self._lease(name)
+        epoch, process = _epoch_of(name), self._process(name)
         listing = self._listing(epoch)
-        if listing.has_ended or (lease is not None and lease.process.ended()):
+        if listing.has_ended or (process is not None and process.ended()):
             raise _not_running()
         if not listing.has_begun:
             raise UsageError(
@@ -203,10 +203,10 @@ class Asker:
     def _listing(self, epoch: int) -> ControlListing:
         return ControlListing.of(self._files.names(control_folder(epoch)))
 
-    def _lease(self, name: str) -> Lease | None:
-        """A lease; None for one that is torn, or gone since it was listed."""
+    def _process(self, name: str) -> Process | None:
+        """Who holds a lease; None for one that is torn, or gone since it was listed."""
         with suppress(NotFoundError, CorruptionError):
-            return self._record(f"{LEASE_FOLDER}/{name}", Lease)
+            return self._record(f"{LEASE_FOLDER}/{name}", Lease).process
         return None
 
     def _answer(self, ticket: RequestTicket) -> ControlAnswer | None:
@@ -232,8 +232,7 @@ class Asker:
         newest = max((name for name in leases if _epoch_of(name) == epoch), default="", key=_order)
         if newest and newest != sighting.name:
             sighting.name, sighting.seen_s = newest, self._clock()
-            lease = self._lease(newest)
-            sighting.process = None if lease is None else lease.process
+            sighting.process = self._process(newest)
         if newest and sighting.process is not None and sighting.process.ended():
             return False
         return self._clock() - sighting.seen_s < UNSEEN_S

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
+from cachetools import FIFOCache
 
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.manifest_file import InvalidManifest, check_entries
@@ -50,8 +50,8 @@ class Parts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read: OrderedDict[str, tuple[int, PartEntries]] = OrderedDict()
-        self._whole: OrderedDict[tuple[str, ...], tuple[PartitionState, ...]] = OrderedDict()
+        self._read: FIFOCache[str, tuple[int, PartEntries]] = FIFOCache(KEPT_BYTES, getsizeof=lambda pair: pair[0])
+        self._whole: FIFOCache[tuple[str, ...], tuple[PartitionState, ...]] = FIFOCache(8)
 
     def resolved(self, objects: Objects, manifest: Manifest) -> Manifest:
         """The manifest with all partitions. Raises `CorruptionError` if a part is damaged or gone."""
@@ -165,18 +165,14 @@ class Parts:
         return entries
 
     def _keep(self, ref: FileRef, entries: PartEntries) -> None:
-        with self._lock:
+        with self._lock, suppress(ValueError):  # a part that is larger than all that is kept
             self._read[ref.checksum] = (ref.bytes, entries)
-            while len(self._read) > 1 and sum(size for size, _ in self._read.values()) > KEPT_BYTES:
-                self._read.popitem(last=False)
 
     def _remember(
         self, operator: OperatorState, partitions: tuple[PartitionState, ...]
     ) -> tuple[PartitionState, ...]:
         with self._lock:
             self._whole[_key(operator)] = partitions
-            while len(self._whole) > 8:
-                self._whole.popitem(last=False)
         return partitions
 
 

@@ -11,7 +11,8 @@ Pure.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -39,7 +40,8 @@ def without_defaults(value: Any, tree: Any) -> Any:
         return {name: without_defaults(value.get(name), part) for name, part in tree.items()}
     if isinstance(value, list | tuple) and isinstance(tree, list | tuple):
         return [without_defaults(item, item_tree) for item, item_tree in zip(value, tree, strict=True)]
-    fields = _fields(type(value))
+    kind: type = type(value)
+    fields = _fields(kind)
     if not fields or not isinstance(tree, dict):
         return tree
     left_out = {
@@ -58,42 +60,35 @@ def needs_of(value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple):
         for item in value:
             yield from needs_of(item)
-    if isinstance(value, msgspec.Struct):
-        yield from getattr(type(value), "needs", ())
-    for field in _fields(type(value)):
+    kind: type = type(value)
+    if issubclass(kind, msgspec.Struct):
+        yield from getattr(kind, "needs", ())
+    for field in _fields(kind):
         part = getattr(value, field.name)
         if field.addition and field.addition.needs and part != field.default:
             yield field.addition.needs
         yield from needs_of(part)
 
 
-_KNOWN: dict[type, tuple[_Field, ...]] = {}
-
-
+@cache
 def _fields(kind: type) -> tuple[_Field, ...]:
     """The fields of a struct or dataclass; none of another type."""
-    if kind not in _KNOWN:
-        _KNOWN[kind] = _fields_of(kind)
-    return _KNOWN[kind]
-
-
-def _fields_of(kind: type) -> tuple[_Field, ...]:
-    fields: list[tuple[str, str, Any, Any]]
+    fields: Sequence[Any]
     if issubclass(kind, msgspec.Struct):
-        fields = [
-            (field.name, field.encode_name, field.default, field.default_factory)
-            for field in msgspec.structs.fields(kind)
-        ]
+        fields = msgspec.structs.fields(kind)
     elif dataclasses.is_dataclass(kind):
-        fields = [
-            (field.name, field.name, field.default, field.default_factory) for field in dataclasses.fields(kind)
-        ]
+        fields = dataclasses.fields(kind)
     else:
         return ()
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
-        _Field(name, stored_name, _added(hints[name]), factory() if callable(factory) else default)
-        for name, stored_name, default, factory in fields
+        _Field(
+            field.name,
+            getattr(field, "encode_name", field.name),  # the fields of a dataclass have one name
+            _added(hints[field.name]),
+            field.default_factory() if callable(field.default_factory) else field.default,
+        )
+        for field in fields
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.errors import IncompatibleError, UsageError, invariant
 from tidestate.statestore.plugins import loaded
-from tidestate.statestore.spec.lists import list_values, ordered_lists, union_lists
+from tidestate.statestore.spec.lists import lengths_of, list_values, ordered_lists, union_lists
 from tidestate.statestore.spec.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
@@ -114,8 +114,7 @@ def registrations(specs: Iterable[TableSpec]) -> tuple[Registration, ...]:
 def append(lists: pa.Array, starts: Starts) -> pa.Array:
     """The lists of a key one after the other; null only where all are null."""
     kind, count = lists.type, len(lists)
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ends = np.append(0, np.cumsum(lengths_of(lists)))
     stops = np.append(starts[1:], count)
     offsets = np.append(ends[starts], ends[-1])
     width = np.int64 if pa.types.is_large_list(kind) else np.int32

@@ -15,7 +15,7 @@ So the same data has the same keys, panes and identities, whichever library made
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -197,16 +197,15 @@ def _column(column: pa.ChunkedArray, field: pa.Field, time_zone: str | None) -> 
     return pa.chunked_array(chunks, field.type)
 
 
-def _pieces(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> Iterator[pa.Array]:
+def _pieces(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> list[pa.Array]:
     """The values as ``kind``, in several arrays where one is too small for all their bytes."""
     try:
-        arrays = [_converted(values, kind, time_zone)]
+        return [_converted(values, kind, time_zone)]
     except pa.ArrowException:
         if len(values) < 2:
             raise
         middle = len(values) // 2
-        arrays = [*_pieces(values[:middle], kind, time_zone), *_pieces(values[middle:], kind, time_zone)]
-    yield from arrays
+        return [*_pieces(values[:middle], kind, time_zone), *_pieces(values[middle:], kind, time_zone)]
 
 
 def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa.Array:

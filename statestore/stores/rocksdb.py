@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 from rocksdict import WriteBatch
 
-from tidestate.statestore.errors import CorruptionError, UsageError
+from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.spec.changes import Applied, ChangeSet
 from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
@@ -23,6 +23,7 @@ from tidestate.statestore.table.validation import (
     check_sequence,
     expiring,
     find_table,
+    loadable,
     specs_by_name,
     validate_changes,
 )
@@ -103,17 +104,10 @@ class RocksStore(StateStore):
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot. A crash on the way leaves a folder that is refused when opened."""
-        if self.applied != Applied():
-            raise UsageError(
-                "a snapshot can be loaded only into an empty store", code="load", applied=self.applied.sequence
-            )
+        bounds = dict(self.expired)
+        for name, bound in loadable(self._specs, self.applied, rows, expired).items():
+            bounds[name] = max(bound, bounds.get(name, bound))
         self._refuse_leftovers()
-        for name in rows:
-            find_table(self._specs, name)
-        batch, bounds = WriteBatch(raw_mode=True), dict(self.expired)
-        for name, bound in (expired or {}).items():
-            expiring(self._specs, name, bound)
-            self._forget(name, bound, bounds, batch)
         with self._database.ingesting() as files:
             for name in self._specs:  # keys of one file grow from table to table
                 self._tables[name].load(rows.get(name, ()), bounds.get(name), files)

@@ -18,6 +18,7 @@ from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.combiners import append, combine_group
+from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.tables import HASHED, Column, TableSpec
 from tidestate.statestore.spec.units import decimals_of, whole_units
 from tidestate.statestore.table.addresses import Addresses, addresses_of
@@ -49,7 +50,8 @@ def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
     if count == rows.num_rows and _keeps_single_rows(spec) and rows.schema.equals(spec.schema):
         return rows.take(pa.array(firsts(owner, count)))
     keys = rows.select(spec.key_names).take(pa.array(firsts(owner, count)))
-    return _with_columns(keys, combine_values(spec, rows, owner, count)).select(spec.schema.names).cast(spec.schema)
+    values = combine_values(spec, rows, owner, count)
+    return pa.table([*keys.columns, *values.columns], names=spec.schema.names).cast(spec.schema)
 
 
 def _keeps_single_rows(spec: TableSpec) -> bool:
@@ -245,7 +247,7 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _small(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Decimals without their point as int64, if neither they nor their sum can leave that; else None."""
-    units = whole_units(values) if pa.types.is_decimal(values.type) else _one(values)
+    units = whole_units(values) if pa.types.is_decimal(values.type) else whole(values)
     if units is None:
         return None
     ends = pc.min_max(units)
@@ -274,7 +276,7 @@ def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArra
     kind = column.arrow
     try:
         if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
-            return decimals_of(_one(values) if isinstance(values, pa.ChunkedArray) else values, kind)
+            return decimals_of(whole(values), kind)
         return values.cast(kind)
     except pa.ArrowInvalid as error:
         raise LimitError(
@@ -294,23 +296,12 @@ def _adjacent(
     starts = np.cumsum(sizes) - sizes
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in appended:
-        columns[name] = append(_one(rows[name].take(order)), starts)
+        columns[name] = append(whole(rows[name].take(order)), starts)
     for group in spec.groups:
         part = rows.select(list(group.columns)).take(order)
         together = combine_group(group.combiner, group.version, group.by, part, starts, group.limit)
         columns |= dict(zip(together.column_names, together.columns, strict=True))
     return columns
-
-
-def _with_columns(rows: pa.Table, more: pa.Table) -> pa.Table:
-    for name in more.column_names:
-        rows = rows.append_column(name, more[name])
-    return rows
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    chunks = column.combine_chunks()
-    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
 
 
 def fold(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> pa.Table:

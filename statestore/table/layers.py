@@ -47,9 +47,14 @@ def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
 
 def distinct_keys(keys: pa.Table) -> pa.Table:
     """``keys``, each once, in their order. No column has nulls."""
-    numbers, count = ranks(keys)
-    once = keys if count == keys.num_rows else keys.take(pa.array(firsts(numbers, count)))
+    once = distinct_rows(keys, keys.column_names)
     return taken(once, order(once))
+
+
+def distinct_rows(rows: pa.Table, names: list[str]) -> pa.Table:
+    """Of the ``rows`` that are equal in the columns ``names`` the first, in no particular order."""
+    numbers, count = ranks(rows.select(names))
+    return rows if count == rows.num_rows else rows.take(pa.array(firsts(numbers, count)))
 
 
 def cut(layer: Layer, keys: KeyRange) -> Layer:

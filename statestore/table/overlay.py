@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 
-import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.spec.changes import (
@@ -83,7 +82,8 @@ class Overlay(TableView):
         if self._unchanged:
             return self._below.ranges(prefixes, lower, upper)
         prefixes, lower, upper = reading.check_requests(self._spec, prefixes, lower, upper)
-        stored = _once(self._spec, self._below.ranges(prefixes, lower, upper).rows)
+        # Several requests may find a row.
+        stored = reading.distinct_rows(self._below.ranges(prefixes, lower, upper).rows, self._spec.key_names)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
         changed = reading.matching(reading.rows_between(self._layers, reading.extent(asked)), asked)
         rows = reading.folded(self._spec, [Layer(PUT, reading.clustered(stored)), *changed], self.expired)
@@ -123,12 +123,3 @@ class OverlayView(StateView):
 
 def _later(one: int | None, other: int | None) -> int | None:
     return max((bound for bound in (one, other) if bound is not None), default=None)
-
-
-def _once(spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """Rows that several requests found, each once."""
-    if rows.num_rows < 2:
-        return rows
-    numbered = rows.select(spec.key_names).append_column("__row", pa.array(np.arange(rows.num_rows)))
-    firsts = numbered.group_by(spec.key_names, use_threads=False).aggregate([("__row", "min")])
-    return rows if firsts.num_rows == rows.num_rows else rows.take(firsts["__row_min"])
