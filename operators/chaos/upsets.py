@@ -11,7 +11,7 @@ from tidestate.operators.chaos.faults import Injected
 from tidestate.operators.chaos.process import Running
 from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.moves.reset_plan import ResetPlan
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import TidestateError
@@ -70,7 +70,7 @@ def rewound(root: Path, fault: Injected) -> str:
     checkpoint = Checkpoint.open(root)
     ids = [manifest.id for manifest in checkpoint.history()][:-1]
     target = ids[int(fault.share * len(ids))]
-    rewind(checkpoint, target)
+    ResetPlan.of_rewind(checkpoint, target).execute()
     return f"to checkpoint {target}"
 
 

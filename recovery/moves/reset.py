@@ -65,13 +65,6 @@ class Reset:
     files: dict[str, bytes]
 
 
-def reset_to(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: CrashHook = no_crash_hook) -> Reset:
-    """Go back to checkpoint ``to``. Raises as `plan_reset` and `execute_reset`."""
-    reset = plan_reset(checkpoint, to)
-    execute_reset(checkpoint, reset, force=force, hook=hook)
-    return reset
-
-
 def execute_reset(
     checkpoint: Checkpoint, reset: Reset, *, force: bool = False, hook: CrashHook = no_crash_hook
 ) -> None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, events_of, output_of
 from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.spark_log import load_files
 from tidestate.recovery.log.summary import iso_text, job_mark_text
 from tidestate.recovery.log.topic_offsets import topic_offsets
-from tidestate.recovery.moves.reset import Reset, reset_to
+from tidestate.recovery.moves.reset import Reset
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,6 @@ class Replay:
     panes: tuple[RepeatedOutput, ...]
     late: tuple[RepeatedOutput, ...]
     edits: tuple[int, ...]
-
-
-def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
-    """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
-
-    Raises as `plan_reset` and `execute_reset`; nothing was written.
-    """
-    check_idle(checkpoint, force)
-    return reset_to(checkpoint, to, force=force)
 
 
 def plan_replay(checkpoint: Checkpoint, reset: Reset) -> Replay:

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
+from tests.helpers.moves import reset_to
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.reset import reset_to
 
 
 def main(root: str, to: int, moment: str) -> None:

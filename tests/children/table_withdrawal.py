@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tests.helpers.moves import rewind
 from tests.helpers.spark_inputs import SCHEMA, job, sample, write
 from tests.helpers.targets import Target, holds_all_once, holds_once, with_utc
 from tests.servers.spark_tables import session_with_tables, table_in
@@ -25,7 +26,6 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.spark_tables import SparkDeltaTable, SparkIcebergTable
 from tidestate.operators.sinks.table import TableSink
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tools.demo.job import say
 
 ID = "delivery"

@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.faults.world import SECOND, World, WrongAnswerError, done_already
 from tests.helpers import join_operator_messages as pairs
 from tests.helpers import operator_messages as singles
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
 from tidestate import agg, fn, trigger, watermark
 from tidestate.operators import (
@@ -26,7 +26,6 @@ from tidestate.operators import (
 from tidestate.recovery.log.checkpoint import manifest_path, now_us
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, UsageError

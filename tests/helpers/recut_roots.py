@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tidestate as ts
-from tests.helpers.moves import fork, repair
+from tests.helpers.moves import fork, repair, reset_to
 from tests.helpers.other_cuts import (
     CHAINED,
     LATEST,
@@ -38,7 +38,7 @@ from tidestate.operators.inspect.query import Query, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import plan_reset, reset_to
+from tidestate.recovery.moves.reset import plan_reset
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

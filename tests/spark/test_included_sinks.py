@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tidestate as ts
 from tests.helpers.apis import Switch
 from tests.helpers.checkout import ROOT
+from tests.helpers.moves import rewind
 from tests.helpers.process import longer
 from tests.helpers.requests import until
 from tests.helpers.spark_inputs import job, sample, write
@@ -35,7 +36,6 @@ from tidestate.operators.sinks.rows import tables_of
 from tidestate.operators.sinks.stored_columns import stored_columns
 from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

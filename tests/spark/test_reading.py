@@ -20,6 +20,7 @@ from tests.children.second_job import FIRST, SECOND, batches
 from tests.helpers.apis import Notes
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.killed import killed
+from tests.helpers.moves import rewind
 from tests.helpers.process import LONG
 from tests.helpers.root_scans import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tests.helpers.waiting_windows import fed
@@ -29,7 +30,6 @@ from tidestate.operators.inspect.on_spark import register
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.forked import forked
+from tests.helpers.moves import reset_to
 from tests.helpers.process import REMOTE, longer
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, run
@@ -26,7 +27,6 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.spark_log import SparkLog, load_files
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.statestore.errors import CorruptionError, DataError

@@ -37,7 +37,7 @@ from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
+from tidestate.recovery.moves.reset import execute_reset, plan_reset
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.files import footers
@@ -119,7 +119,8 @@ class Run:
         to = ids[max(0, len(ids) - 1 - step.number)]
         again = [tables for number, tables in self._fed if number > to]
         self._fed = [(number, tables) for number, tables in self._fed if number <= to]
-        reset_to(Checkpoint.open(self.root), to)
+        checkpoint = Checkpoint.open(self.root)
+        execute_reset(checkpoint, plan_reset(checkpoint, to), force=True)
         self._harness = self._started()
         for tables in again:
             self._feed(tables)

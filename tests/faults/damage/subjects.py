@@ -16,6 +16,7 @@ from tests.faults.damage.harm import Kinds
 from tests.faults.damage.verbs import READERS, Reader, printed, rows, state_of, verified, went
 from tests.helpers import operator_messages
 from tests.helpers.bundles import files_alone
+from tests.helpers.moves import rewind
 from tests.helpers.planned_batch import BATCHES as PLANNED
 from tests.helpers.planned_batch import fold, plan, seen, start
 from tests.helpers.spark_checkpoints import made
@@ -24,7 +25,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import events_of
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.traces import note
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName

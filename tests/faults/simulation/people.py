@@ -11,7 +11,7 @@ from tests.faults.simulation.auditor import Published, Site, batches_of
 from tests.faults.simulation.drivers import Start, drive
 from tests.faults.simulation.jobs import Rows, rows_of, state_of
 from tests.faults.simulation.targets import Target
-from tests.helpers.moves import execute_repair
+from tests.helpers.moves import execute_repair, rewind
 from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.absent import not_begun
@@ -21,7 +21,6 @@ from tidestate.recovery.log.pins import pin, pinned, unpin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import (

@@ -20,7 +20,7 @@ from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import CASES, CHANGED, added, events, first, tables
 from tests.helpers.forked import forked
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
 from tests.helpers.process import LONG, few, forget
 from tests.helpers.recut_roots import in_seconds, stream
@@ -32,7 +32,6 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName

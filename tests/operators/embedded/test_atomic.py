@@ -14,6 +14,7 @@ import tidestate as ts
 from tests.helpers.internals import job_of, plan_of, unflushed_of, views_of
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
+from tests.helpers.moves import rewind
 from tests.helpers.operator_messages import (
     SECOND,
     STORES,
@@ -27,7 +28,6 @@ from tests.helpers.operator_messages import (
 from tests.helpers.process import LONG, few
 from tidestate.operators import JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet, StoreName
 from tidestate.statestore.testing.faults import FaultyObjects

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.helpers.moves import rewind
 from tests.helpers.operator_messages import (
     STORES,
     Message,
@@ -26,7 +27,6 @@ from tests.helpers.process import few, some
 from tidestate.operators import Policy
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 from tidestate.statestore.spec.store import StoreName
 

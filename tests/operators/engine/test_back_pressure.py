@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.internals import set_hook
+from tests.helpers.moves import rewind
 from tests.helpers.two_sources import SECOND
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate import agg, watermark
@@ -31,7 +32,6 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.tasks import InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet
 

@@ -13,6 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.moves import rewind
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.describe.runs import Standalone
 from tidestate.operators.describe.sinks import ArrowSink, Sinks
@@ -20,7 +21,6 @@ from tidestate.operators.engine import delivery
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import DeliveryId
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet
 

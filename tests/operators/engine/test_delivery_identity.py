@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.internals import job_of
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.process import few
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
@@ -29,7 +29,7 @@ from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import plan_reset
-from tidestate.recovery.moves.rewind import plan_replay, rewind
+from tidestate.recovery.moves.rewind import plan_replay
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import FencedError

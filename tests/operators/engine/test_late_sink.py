@@ -14,7 +14,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.command import tidestate
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.engine import delivery
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
@@ -23,7 +23,6 @@ from tidestate.recovery.log.manifest import Delivered, DeliveryId
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset_plan import ResetPlan
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UsageError

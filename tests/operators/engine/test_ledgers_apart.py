@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.bundles import other_needs
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
 from tests.helpers.two_ledgers import (
@@ -35,7 +35,6 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.requests import ReprocessRequest
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.spec.store import Memory
 
 NEED = "fed-by-operator/1"

@@ -22,7 +22,7 @@ from tests.children.by_reason import run as put_back_by_reason
 from tests.helpers import evidence
 from tests.helpers.bundles import other_needs
 from tests.helpers.forked import Forked
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.requests import asker, until
 from tidestate import agg
@@ -31,7 +31,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.requests import ReprocessRequest
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.spec.store import Memory
 
 NEED = "fed-by-reason/1"

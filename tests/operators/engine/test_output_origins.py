@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.bundles import other_needs
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.output_origins import BUFFER_COLUMNS, BUFFERS, EVENT_SCHEMA, Event, Rows, check_line, plain, table
 from tests.helpers.process import SCRATCH, examples, few
 from tests.helpers.two_streams import TIME
@@ -36,7 +36,6 @@ from tidestate.operators.engine.tasks import InProcess
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import tidestate_here
+from tests.helpers.moves import reset_to
 from tests.helpers.orders import ORDERS, SHIPMENTS, Row, tables
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
@@ -25,7 +26,6 @@ from tidestate.operators.describe.windows import Windows
 from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import NotFoundError, UsageError

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.moves import rewind
 from tests.helpers.scanned import Row, run
 from tests.helpers.worked_example import STREAM
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream, StreamOffset
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import IncompatibleError, NotFoundError

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.root_scans import scan_panes
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect import net
@@ -25,7 +25,6 @@ from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.renames import Renamed, names_now
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.spec.tables import TIME
 
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.changed_jobs import added
 from tests.helpers.checkout import ROOT
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.process import LONG, longer
 from tests.helpers.root_scans import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
@@ -34,7 +34,6 @@ from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.inspect import scans
 from tidestate.recovery.inspect.rows import AT
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError

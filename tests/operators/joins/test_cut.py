@@ -15,13 +15,13 @@ import tidestate as ts
 from tests.helpers.cuts import cuts, net
 from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
+from tests.helpers.moves import rewind
 from tests.helpers.process import LONG, few
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate import OperatorStream, Stream
 from tidestate.operators.engine.job import progress_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.spec.store import Memory
 

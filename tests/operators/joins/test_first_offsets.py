@@ -12,12 +12,12 @@ import tidestate as ts
 from tests.helpers.bundles import other_needs
 from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import TIME
+from tests.helpers.moves import rewind
 from tests.helpers.process import some
 from tidestate import Harness, OperatorStream
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 

@@ -21,7 +21,7 @@ import tidestate as ts
 from tests.children.runs_again import GIVEN
 from tests.helpers.forked import Forked
 from tests.helpers.lost_messages import lose
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, rewind
 from tests.helpers.process import LONG
 from tests.helpers.runs_again import REPLAYING, state_of
 from tests.helpers.spark_inputs import SCHEMA, at, job, sample, two_streams, write, write_int96
@@ -30,7 +30,6 @@ from tidestate.operators.local.history_files import schema_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.spark_log import SparkLog, file_url, load_files
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import files_read, write_spark_checkpoint

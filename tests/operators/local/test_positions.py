@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.moves import rewind
 from tests.helpers.process import LONG, SCRATCH, few
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
 from tidestate import agg
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Parquet
 

@@ -15,6 +15,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.join_operator_messages import near, sessions, sided, two_streams
 from tests.helpers.join_operator_messages import operator as join_operator
+from tests.helpers.moves import rewind
 from tests.helpers.operator_messages import SCHEMA, description, operator, stream, table
 from tests.helpers.root_scans import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tests.helpers.scanned import run
@@ -23,7 +24,6 @@ from tidestate import NotFoundError, Root, UsageError, agg, sliding
 from tidestate.operators.inspect.query import query
 from tidestate.operators.root.rows import AnsweredRows
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.messages.tables import Retention
 from tidestate.stores import Parquet
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.helpers.moves import rewind
 from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import holds_all_once, target_of
@@ -23,7 +24,6 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.partitions import PartitionChoice
 from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 

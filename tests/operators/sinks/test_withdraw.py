@@ -17,7 +17,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.helpers.forked import forked
-from tests.helpers.moves import fork, repair
+from tests.helpers.moves import fork, repair, rewind
 from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, Target, counting_panes, holds_all_once, plain_rows, target_of
@@ -30,7 +30,6 @@ from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, WithdrawnRun, de
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import OutputKind
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import ConflictError, UnavailableError, UsageError
 
 pytestmark = pytest.mark.slow

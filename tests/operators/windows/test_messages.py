@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.moves import rewind
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import STORES, WINDOWS, description, expected, plain, store_config, stream
 from tests.helpers.operator_messages import table as message_table
@@ -27,7 +28,6 @@ from tidestate import agg, trigger
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, StoreName
 

@@ -17,6 +17,7 @@ import tidestate as ts
 from tests.helpers.command import tidestate, tidestate_here
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB, job
+from tests.helpers.moves import rewind
 from tests.helpers.process import LONG
 from tidestate.operators import DeliveryId
 from tidestate.recovery.cli.main import app
@@ -33,7 +34,6 @@ from tidestate.recovery.inspect.limits import (
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest
 from tidestate.recovery.log.summary import time_text
-from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, UsageError

@@ -15,7 +15,7 @@ import tidestate as ts
 from tests.helpers.collected import NOW, files, observed, run, whole
 from tests.helpers.command import tidestate_here
 from tests.helpers.manifests import chain, following
-from tests.helpers.moves import fork, repair
+from tests.helpers.moves import fork, repair, reset_to
 from tests.helpers.process import LONG, in_turn, longer
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report import points
@@ -29,7 +29,6 @@ from tidestate.recovery.log.records import boundary_path, held_pins, read_pins, 
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import plan_rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, DataError, NotFoundError

@@ -9,12 +9,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 
 OWN: dict[str, Any] = {"panes": (), "late": (), "counters": {}, "spent": None}
 """What a checkpoint without a step does not have."""

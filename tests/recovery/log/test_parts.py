@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.moves import fork, repair
+from tests.helpers.moves import fork, repair, reset_to
 from tests.helpers.process import LONG, examples, longer
 from tests.helpers.worked_example import batch
 from tidestate import Aggregation, agg
@@ -26,7 +26,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
 from tidestate.recovery.log.manifest_file import InvalidManifest, check, decode, origin, successor
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.checksums import checksum

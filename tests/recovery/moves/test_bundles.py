@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.damage.verbs import state_of, went
 from tests.helpers.bundles import files_alone
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log import manifest_file
@@ -19,7 +19,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import IncompatibleError

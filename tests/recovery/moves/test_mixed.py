@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.every_store import new_folder
-from tests.helpers.moves import fork, repair
+from tests.helpers.moves import fork, repair, reset_to
 from tests.helpers.process import LONG, forget, longer
 from tests.helpers.spark_inputs import rows, sample
 from tidestate import Aggregation, agg
@@ -22,7 +22,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.manifests import files_below
+from tests.helpers.moves import reset_to
 from tests.helpers.runner_services import ASK_RUNS, MAKE_ROOTS, TRY_STORAGE, VERBS
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Policy
@@ -25,7 +26,6 @@ from tidestate.recovery.log.manifest_file import CAPABILITIES
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
 from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import Parquet
 

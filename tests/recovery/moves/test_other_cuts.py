@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers.every_store import new_folder
+from tests.helpers.moves import reset_to
 from tests.helpers.other_cuts import (
     JOINS,
     KINDS,
@@ -21,7 +22,6 @@ from tests.helpers.other_cuts import (
 from tests.helpers.process import some
 from tests.helpers.recut_roots import STORES, Root, check_exact, history, identity
 from tidestate.recovery.inspect.verify import verify
-from tidestate.recovery.moves.reset import reset_to
 
 
 def check_joined(root: Root) -> None:

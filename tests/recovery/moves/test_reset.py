@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from tests.helpers.manifests import following
+from tests.helpers.moves import reset_to
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Delivered, Ids, SparkPosition
 from tidestate.recovery.log.ranges import merged_ranges
-from tidestate.recovery.moves.reset import plan_reset, reset_to
+from tidestate.recovery.moves.reset import plan_reset
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import FencedError, NotFoundError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.every_store import new_folder, store_config
-from tests.helpers.moves import repair
+from tests.helpers.moves import repair, reset_to
 from tests.helpers.process import longer
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
@@ -24,7 +24,7 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import DeliveryId, Manifest
 from tidestate.recovery.moves.repair import plan_repair
-from tidestate.recovery.moves.reset import plan_reset, reset_to
+from tidestate.recovery.moves.reset import plan_reset
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 

@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import json_here, tidestate_here
 from tests.helpers.manifests import files_below, following
-from tests.helpers.moves import repair
+from tests.helpers.moves import repair, rewind
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate import agg
@@ -26,7 +26,7 @@ from tidestate.recovery.log.manifest import DeliveryId, SparkPosition
 from tidestate.recovery.log.moments import checkpoint_at
 from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.reset import plan_reset
-from tidestate.recovery.moves.rewind import plan_replay, rewind
+from tidestate.recovery.moves.rewind import plan_replay
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 

@@ -13,14 +13,13 @@ from tests.helpers.collected import NOW, TABLES, files, observed, run, state, wh
 from tests.helpers.collected import root as root
 from tests.helpers.command import tidestate_here
 from tests.helpers.manifests import chain, following
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection, survey
 from tidestate.recovery.retention.rules import CheckpointRetention, collection_limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError

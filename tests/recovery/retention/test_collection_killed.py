@@ -16,10 +16,10 @@ from tests.helpers.collected import NOW, files, observed, run, state, whole
 from tests.helpers.collected import root as root
 from tests.helpers.forked import forked
 from tests.helpers.interrupted import Interrupted
+from tests.helpers.moves import reset_to
 from tests.helpers.process import LONG, longer
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, NotFoundError

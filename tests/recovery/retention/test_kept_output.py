@@ -8,10 +8,9 @@ import pytest
 
 from tests.helpers.collected import observed, run, whole
 from tests.helpers.collected import root as root
-from tests.helpers.moves import fork
+from tests.helpers.moves import fork, reset_to
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, execute_collection, plan_collection, survey
 from tidestate.recovery.retention.rules import CheckpointRetention, unacknowledged
 

@@ -17,7 +17,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.manifests import files_below, following
-from tests.helpers.moves import fork, resync
+from tests.helpers.moves import fork, reset_to, resync
 from tests.helpers.planned_batch import BATCHES, N, check_mended, entry, fold, plan, seen, start
 from tests.helpers.planned_batch import planned as planned
 from tests.helpers.planned_batch import root as root
@@ -38,7 +38,6 @@ from tidestate.recovery.log.spark_log import (
     with_files,
 )
 from tidestate.recovery.moves.repair import plan_resync
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish_checkpoint
 from tidestate.statestore.errors import IncompatibleError
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from tests.helpers.manifests import following
+from tests.helpers.moves import reset_to
 from tests.helpers.spark_checkpoints import BATCHES, KAFKA, files_of, head_of, made
 from tests.helpers.spark_checkpoints import root as root
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.spark_log import Entries, SparkLog, followed
-from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import files_read, finish_checkpoint
 from tidestate.statestore.errors import IncompatibleError
