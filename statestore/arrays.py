@@ -4,7 +4,7 @@ units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +34,13 @@ def are_smaller(parts: Sequence[pa.Table], limit_bytes: int) -> bool:
     """
     buffer_bytes = sum(part.get_total_buffer_size() for part in parts)
     return buffer_bytes < limit_bytes or sum(part.nbytes for part in parts) < limit_bytes
+
+
+def in_pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    """The rows in pieces of about so many bytes."""
+    size = max(1, most_bytes * rows.num_rows // max(1, rows.nbytes))
+    for start in range(0, rows.num_rows, size):
+        yield rows.slice(start, size)
 
 
 def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:

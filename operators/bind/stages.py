@@ -10,7 +10,16 @@ from itertools import groupby
 import pyarrow as pa
 
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.stages import Compute, Decode, Expect, Filter, StoredStage, columns_before
+from tidestate.operators.describe.stages import (
+    Compute,
+    Decode,
+    Expect,
+    Filter,
+    StoredStage,
+    check_raw_identity,
+    columns_before,
+    computed_columns,
+)
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.expressions.binding import Zones
 from tidestate.operators.expressions.printing import expression_text
@@ -94,16 +103,9 @@ def check_computed(description: Runnable, *, signed: bool) -> None:
     """Check that no stage computes what must be as it arrived: the identity of messages, by which a redelivery is
     known under every description, and what an operator in front takes back. Raises `UsageError`.
     """
-    computed_names = {name for stage in description.stages if isinstance(stage, Compute) for name in stage.makes}
     known = description.known if isinstance(description, Windowed) else None
-    if known is not None and (names := sorted(computed_names & set(known.identity))):
-        raise UsageError(
-            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
-            code="stage-identity",
-            operator=description.name,
-            columns=names,
-        )
-    if signed and PANE_KIND in computed_names:
+    check_raw_identity(description.stages, () if known is None else known.identity, operator=description.name)
+    if signed and PANE_KIND in computed_columns(description.stages):
         raise UsageError(
             "behind an operator that takes rows back, kind says which ones: give the computed column another name",
             code="stage-column",

@@ -14,6 +14,7 @@ from tidestate.operators.aggregates.signed import CANCEL
 from tidestate.operators.aggregates.value_sketches import random_results
 from tidestate.operators.chaos.offered import Offered, offers
 from tidestate.operators.chaos.start import RoundFolders
+from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.inspect.verify import verify
@@ -78,8 +79,8 @@ def evidence(folders: RoundFolders, target: pa.Table | None, net: Mapping[str, p
             for name in head.operators
         },
         progress={number: _progress(manifest) for number, manifest in steps},
-        totals=f"{_pairs(head.totals)}, batches {batches_done(head)}",
-        state=_state(checkpoint, steps[-1][1], random) if steps and steps[-1][0] == batches_done(head) else None,
+        totals=f"{_pairs(head.totals)}, batches {batch_count(head)}",
+        state=_state(checkpoint, steps[-1][1], random) if steps and steps[-1][0] == batch_count(head) else None,
         deliveries=list(_deliveries(due, calls)),
         strays=[
             Deviation("deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST]))
@@ -155,14 +156,7 @@ def _steps(checkpoint: Checkpoint) -> Iterator[tuple[int, Manifest]]:
     """Manifests of batches that count and are there, by the number of the batch, from 1."""
     for manifest in checkpoint.history():
         if manifest.kind == "batch":
-            yield batches_done(manifest), manifest
-
-
-def batches_done(manifest: Manifest) -> int:
-    """How many batches there were up to a checkpoint."""
-    if manifest.spark is not None:
-        return manifest.spark.batch_id + 1
-    return manifest.input.batches if manifest.input is not None else 0
+            yield batch_count(manifest), manifest
 
 
 def _progress(manifest: Manifest) -> str:

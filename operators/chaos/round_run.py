@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidestate.operators.chaos import upsets
-from tidestate.operators.chaos.evidence import batches_done
 from tidestate.operators.chaos.faults import Injected, RoundPlan
 from tidestate.operators.chaos.process import Ended, Running, child_of
 from tidestate.operators.chaos.start import ChildStart, RoundFolders
+from tidestate.operators.engine.recorded_steps import batch_count
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 
@@ -98,7 +98,7 @@ class RoundRun:
     def _done(self) -> int:
         root = self.folders.root
         head = Checkpoint.open(root).head() if (root / "tidestate.json").exists() else None
-        return 0 if head is None else batches_done(head.manifest)
+        return batch_count(None if head is None else head.manifest)
 
     def _run(self, start: ChildStart, seed: int | None = None) -> Ended:
         with self.child(start, seed) as child:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tidestate.operators.expressions.tree import ExprNode, columns_needed
+from tidestate.statestore.errors import UsageError
 
 Otherwise = Literal["ledger", "count", "fail"]
 """What becomes of a row that does not meet an expectation."""
@@ -176,3 +177,19 @@ def derivation(stages: Sequence[Stage], column: str) -> list[Any]:
             parts.append((stage.reads, sorted(made_names)))
         needed_names = (needed_names - made_names) | read_names
     return [*parts, sorted(needed_names)]
+
+
+def computed_columns(stages: Iterable[Stage]) -> set[str]:
+    """The columns that expressions make."""
+    return {name for stage in stages if isinstance(stage, Compute) for name in stage.makes}
+
+
+def check_raw_identity(stages: Iterable[Stage], identity: Iterable[str | None], **whose: str) -> None:
+    """Check that what messages are known by is not computed. Raises `UsageError` (``stage-identity``)."""
+    if names := sorted(computed_columns(stages).intersection(identity)):
+        raise UsageError(
+            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
+            code="stage-identity",
+            **whose,
+            columns=names,
+        )

@@ -48,11 +48,9 @@ def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: 
         return False
     if peak.bulk >= LARGE:
         return distance_us > LARGE_STRIDES * run.longest_us
-    return steps.known >= LEAST_STEPS and distance_us > _strides(steps.known) * steps.longest_us
-
-
-def _strides(known: int) -> int:
-    return max(SMALL_STRIDES, FEW_STEPS // known)
+    if steps.known < LEAST_STEPS:
+        return False
+    return distance_us > max(SMALL_STRIDES, FEW_STEPS // steps.known) * steps.longest_us
 
 
 def time_steps(before_us: int, after_us: int, peak: Peak | None) -> TimeSteps:

@@ -38,8 +38,8 @@ from tidestate.recovery.moves.fork import side_copy
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UnavailableError, expect
 from tidestate.statestore.files.refs import FileRef
-from tidestate.statestore.spec.store import Parquet, StateView
-from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.messages.identities import known_rows
+from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.stores.opening import open_store
 
@@ -278,7 +278,7 @@ class SideRun(Generic[_B, _P]):
                 for driver, state in ((self._main, operator), (side, again))
             )
             for spec in operator.tables:
-                rows, rows_again = _all_rows(view, spec), _all_rows(view_again, spec)
+                rows, rows_again = known_rows(view, spec), known_rows(view_again, spec)
                 if spec.name in self._lost.get(name, ()):
                     # Rows that are still there are compared as those of other tables are.
                     is_there = np.asarray(view[spec.name].lookup(rows_again.select(spec.key_names)).found, bool)
@@ -318,11 +318,6 @@ def _output_hash(driver: Driver[_B, _P], files: tuple[FileRef, ...], schema: pa.
         by_all = [(name, "ascending") for name in names]
         panes = panes.take(pc.sort_indices(pa.table(keys, names=names), sort_keys=by_all))
     return hash_tables({"panes": panes})
-
-
-def _all_rows(view: StateView, spec: TableSpec) -> pa.Table:
-    """The rows of a table, in the order of their keys."""
-    return pa.concat_tables([spec.schema.empty_table(), *view[spec.name].scan()])
 
 
 class _NoLog(JobLog):

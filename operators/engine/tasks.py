@@ -626,10 +626,13 @@ class InProcess:
         waiting: list[list[Block]] = [[] for _ in range(tasks)]
         for block in blocks:
             waiting[block.task].append(block)
+
+        def at_level(level: int, task: int) -> list[Block | TaskResult]:
+            return list(step_level(batch, level, task, waiting[task], after))
+
         for level in range(1, batch.graph.levels + 1):
-            run_level = partial(_at_level, batch, level, waiting, after)
             # Blocks are for later levels alone: those of this one were all there before its first task began.
-            for answers in in_threads(run_level, tasks, tasks):
+            for answers in in_threads(partial(at_level, level), tasks, tasks):
                 for answer in answers:
                     if isinstance(answer, Block):
                         waiting[answer.task].append(answer)
@@ -652,13 +655,3 @@ def in_threads(work: Callable[[int], T], tasks: int, threads: int) -> list[T]:
 
     with ThreadPoolExecutor(threads, "tidestate-tasks") as pool:
         return list(pool.map(work, range(tasks)))
-
-
-def _at_level(
-    batch: MicroBatch,
-    level: int,
-    waiting: Sequence[Sequence[Block]],
-    after: Mapping[str, Progress] | None,
-    task: int,
-) -> list[Block | TaskResult]:
-    return list(step_level(batch, level, task, waiting[task], after))

@@ -64,7 +64,7 @@ class BoundExpression:
         """One result for each row, of shape ``(rows,)``; it never raises."""
         if isinstance(self.tree, ColumnNode):
             return rows[self.tree.name]  # as it is, of its own type
-        if len(rows) <= _MOST_ROWS and _bytes_of(rows, self.columns) <= _MOST_BYTES:
+        if len(rows) <= _MOST_ROWS and sum(rows[name].nbytes for name in self.columns) <= _MOST_BYTES:
             return self._evaluate(rows)
         half = len(rows) // 2
         if not half:
@@ -78,10 +78,6 @@ class BoundExpression:
     def _evaluate(self, rows: pa.Table) -> pa.Array:
         result: Datum = self.operand.evaluate(ColumnBatch(rows))
         return result if isinstance(result, pa.Array) else repeat_value(result, len(rows))
-
-
-def _bytes_of(rows: pa.Table, columns: tuple[str, ...]) -> int:
-    return sum(rows[name].nbytes for name in columns)
 
 
 def bind_expression(tree: ExprNode, schema: pa.Schema, zones: Zones | None = None) -> BoundExpression:

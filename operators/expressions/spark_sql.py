@@ -50,6 +50,14 @@ def spark_type_name(kind: pa.DataType) -> str | None:
     return None if pa.types.is_unsigned_integer(kind) else sql_name(kind)
 
 
+def sql_type_of(kind: pa.DataType) -> str:
+    """As `spark_type_name`. Raises `NoSqlError` where there is none."""
+    name = spark_type_name(kind)
+    if name is None:
+        raise NoSqlError(f"a value of type {kind}")
+    return name
+
+
 def spark_sql(tree: ExprNode, schema: pa.Schema, names: Mapping[str, str]) -> str:
     """A tree over columns of this ``schema`` as SQL, of the type that it is bound to. ``names``: what the SQL calls
     each column. Raises `NoSqlError`.
@@ -119,8 +127,7 @@ def _term(node: ExprNode, schema: pa.Schema, names: Mapping[str, str]) -> _Term:
     operand = bind_expression(node, schema).operand
     if operand.constant is not None:
         return _Term(operand, None)
-    if spark_type_name(operand.type) is None:
-        raise NoSqlError(f"a value of type {operand.type}")
+    sql_type_of(operand.type)
     if isinstance(node, ColumnNode):
         return _Term(operand, names[node.name])
     node = of_type(node, CallNode)
@@ -144,9 +151,7 @@ def _literal_sql(value: pa.Scalar) -> str:
     kind = value.type
     if pa.types.is_null(kind):
         return "CAST(NULL AS boolean)"
-    name = spark_type_name(kind)
-    if name is None:
-        raise NoSqlError(f"a literal of type {kind}")
+    name = sql_type_of(kind)
     if not value.is_valid:
         return f"CAST(NULL AS {name})"
     if pa.types.is_string(kind):

@@ -51,3 +51,8 @@ def sql_name(kind: pa.DataType) -> str | None:
 def quoted(name: str) -> str:
     """A name of a column in backquotes, in which each letter stands for itself."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def double_quoted(name: str) -> str:
+    """The same in double quotes, as databases but Spark have it."""
+    return '"' + name.replace('"', '""') + '"'

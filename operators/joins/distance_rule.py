@@ -28,9 +28,6 @@ class DistanceRule(PairRule):
         reach = self._reach(side)
         return None, np.full(len(times), END_US) if reach is None else times + reach
 
-    def closed(self, side: str, mark: Mark) -> int:
-        return mark.watermark
-
     def final(self, side: str, mark: Mark) -> int:
         return closed_at(mark.watermark, self.joined.allowed_us)
 

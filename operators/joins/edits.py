@@ -29,7 +29,7 @@ from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import AHEAD
 from tidestate.operators.progress.watermarks import BEGINNING_US
-from tidestate.operators.windows.messages.edits import Edited, sliding_end
+from tidestate.operators.windows.messages.edits import Edited, not_all_back, sliding_end
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.operators.windows.sessions import holding_window
 from tidestate.operators.windows.stored_windows import key_values, rows_with
@@ -213,10 +213,7 @@ def put_session(plan: JoinTables, view: StateView, watermark_us: int | None, win
 def check_editable(plan: JoinTables) -> None:
     """Raise `UsageError` (``rebuilding``) while lost rows are missing."""
     if plan.loss is not None or plan.resumes:
-        raise UsageError(
-            "messages were lost and are not all back: rebuild them, or give up on them, before an edit",
-            code="rebuilding",
-        )
+        raise not_all_back()
 
 
 def _check_taken(plan: JoinTables, view: StateView, span: SideSpan) -> None:

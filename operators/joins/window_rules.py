@@ -64,9 +64,6 @@ class SharedWindowRule(PairRule):
         each, ends = _repeated(held, first, ends[held] - self.windows.size, self.windows)
         return each, ends - 1
 
-    def closed(self, side: str, mark: Mark) -> int:
-        return mark.watermark
-
     def final(self, side: str, mark: Mark) -> int:
         return closed_at(mark.watermark, self.joined.allowed_us)
 

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.watermarks import BEGINNING_US, instants, is_watermark
+from tidestate.recovery.log.ranges import merged_ranges
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.errors import UsageError, invariant
 
@@ -696,22 +697,11 @@ def _leave(known: Origins) -> Origins:
             pending=replace(known.pending, owners=places[known.pending.owners]),
             ended=known.ended + len(marks),
             ended_us=max(known.ended_us, *marks.values()),
-            ended_ids=_with_ids(known.ended_ids, marks),
+            ended_ids=merged_ranges([*known.ended_ids, *((one, one) for one in marks)])[-ENDED_RANGES:],
             left={**known.left, **marks},
         )
     reached = int(known.watermarks_us.min()) if len(known.ids) else known.ended_us
     return replace(known, watermark_us=max(known.watermark_us, reached))
-
-
-def _with_ids(ranges: ChunkRanges, ids: Iterable[int]) -> ChunkRanges:
-    """``ranges`` with these ids; adjacent ones are merged."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted([*ranges, *((one, one) for one in ids)]):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return tuple(merged[-ENDED_RANGES:])
 
 
 def _add(counters: OriginCounters, counts: list[int], refused: int = 0) -> OriginCounters:

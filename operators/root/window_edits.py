@@ -42,6 +42,7 @@ from tidestate.operators.windows.messages.edits import (
     WindowId,
     delete_window,
     get_window,
+    not_all_back,
     put_window,
     retire_windows,
     window_id_of,
@@ -123,11 +124,7 @@ class Editable:
             raise drained_error(head.manifest.id)
         name, state = operator_of(head.manifest, operator)
         if state.rebuilding is not None or state.resumes:
-            raise UsageError(
-                "messages were lost and are not all back: rebuild them, or give up on them, before an edit",
-                code="rebuilding",
-                operator=name,
-            )
+            raise not_all_back(operator=name)
         plan = with_bounds(plan_from(name, state, values=False), state)
         if isinstance(plan, OverlapPlan):
             raise UsageError(

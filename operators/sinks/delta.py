@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidestate.operators.expressions.sql_types import double_quoted
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
 from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form, Formed
@@ -268,8 +269,10 @@ class DeltaSink(WithdrawingSink):
         by = self.target_names(tables.schema)
         # The partitions of the rows too, though they follow from the others: what is in others is not read then.
         by = [*by, *self._partitions.made_of(by)]
-        matches = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in by)
-        columns = {_quoted(n): f"s.{_quoted(n)}" if n in net.rows.column_names else "NULL" for n in schema.names}
+        matches = " AND ".join(f"t.{double_quoted(name)} = s.{double_quoted(name)}" for name in by)
+        columns = {
+            double_quoted(n): f"s.{double_quoted(n)}" if n in net.rows.column_names else "NULL" for n in schema.names
+        }
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
@@ -283,7 +286,7 @@ class DeltaSink(WithdrawingSink):
         reading = lake.QueryBuilder().register("target", table)
         if column not in pa.schema(table.schema()).names:
             return {None: pa.table(reading.execute("SELECT count(*) AS n FROM target"))["n"][0].as_py()}
-        counted = reading.execute(f"SELECT {_quoted(column)} AS id, count(*) AS n FROM target GROUP BY 1")
+        counted = reading.execute(f"SELECT {double_quoted(column)} AS id, count(*) AS n FROM target GROUP BY 1")
         return {row["id"]: row["n"] for row in pa.table(counted).to_pylist()}
 
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
@@ -297,7 +300,7 @@ class DeltaSink(WithdrawingSink):
             app_transactions=[lake.Transaction(run, number) for run, number in last.items()],
         )
         ids = ", ".join("'" + str(one).replace("'", "''") + "'" for one in deliveries)
-        table.delete(f"{_quoted(self.id_column)} IN ({ids})", commit_properties=made)
+        table.delete(f"{double_quoted(self.id_column)} IN ({ids})", commit_properties=made)
         self._local.settle()
 
     def passes(self, error: BaseException) -> bool | None:
@@ -313,7 +316,3 @@ class DeltaSink(WithdrawingSink):
 
 def _extended(session: SparkSession) -> bool:
     return _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

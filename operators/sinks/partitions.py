@@ -167,11 +167,7 @@ def _has_days(kind: pa.DataType) -> bool:
     return bool(pt.is_timestamp(kind) or pt.is_date32(kind))
 
 
-def _has_hours(kind: pa.DataType) -> bool:
-    return bool(pt.is_timestamp(kind))
-
-
-_FITS = {"value": _is_value, "day": _has_days, "hour": _has_hours}
+_FITS = {"value": _is_value, "day": _has_days, "hour": pt.is_timestamp}
 _KINDS = {
     "value": "partitions are by texts, whole numbers, booleans or dates: use sinks.day(…) or sinks.hour(…) for times",
     "day": "a column without times or dates has no days",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidestate.operators.expressions.sql_types import double_quoted
 from tidestate.operators.sinks.columns import ColumnChanges, check_identity, checked_changes
 from tidestate.operators.sinks.connection import check_connection
 from tidestate.operators.sinks.forms import Form
@@ -127,7 +128,7 @@ class PostgresSink(WithdrawingSink):
                 return {}
             place = self._place(self._name)
             names = [name for name, _ in self._columns(cursor, place)]
-            text = f"{_quoted(self.id_column)}::text" if self.id_column in names else "NULL::text"
+            text = f"{double_quoted(self.id_column)}::text" if self.id_column in names else "NULL::text"
             cursor.execute(f"SELECT {text}, count(*) FROM {place} GROUP BY 1")
             return dict(cursor.fetchall())
 
@@ -167,7 +168,7 @@ class PostgresSink(WithdrawingSink):
     def _delete(self, cursor: Any, gone: pa.Table) -> None:
         if gone.num_rows:
             cursor.adbc_ingest(_GONE, gone, mode="create", temporary=True)
-            same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in gone.column_names)
+            same = " AND ".join(f"t.{double_quoted(name)} = s.{double_quoted(name)}" for name in gone.column_names)
             cursor.execute(f"DELETE FROM {self._place(self._name)} t USING pg_temp.{_GONE} s WHERE {same}")
             cursor.execute(f"DROP TABLE pg_temp.{_GONE}")
 
@@ -179,10 +180,12 @@ class PostgresSink(WithdrawingSink):
             self._widen(cursor, by)
         columns, conflict = _names(rows.column_names), ""
         if self.changes == "upsert":
-            others = {_quoted(name): f"excluded.{_quoted(name)}" for name in rows.column_names if name not in by}
+            others = {
+                double_quoted(name): f"excluded.{double_quoted(name)}" for name in rows.column_names if name not in by
+            }
             for name, _ in self._columns(cursor, self._place(self._name)):
                 if name not in rows.column_names:  # else it would be of the pane before
-                    others[_quoted(name)] = "DEFAULT"
+                    others[double_quoted(name)] = "DEFAULT"
             update = (
                 f"UPDATE SET {', '.join(f'{name} = {value}' for name, value in others.items())}"
                 if others
@@ -202,7 +205,7 @@ class PostgresSink(WithdrawingSink):
         for name, kind in columns:
             if name not in there:
                 table = self._place(self._name)
-                cursor.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {_quoted(name)} {kind}")
+                cursor.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {double_quoted(name)} {kind}")
 
     def _columns(self, cursor: Any, place: str) -> list[tuple[str, str]]:
         """The columns of a table with their types, without those that number its rows."""
@@ -210,7 +213,7 @@ class PostgresSink(WithdrawingSink):
         return list(cursor.fetchall())
 
     def _place(self, name: str) -> str:
-        return ".".join(_quoted(one) for one in (self._schema, name) if one)
+        return ".".join(double_quoted(one) for one in (self._schema, name) if one)
 
     def passes(self, error: BaseException) -> bool | None:
         if type(error).__module__ != "adbc_driver_manager":
@@ -247,8 +250,4 @@ def _one(cursor: Any, statement: str, values: tuple[object, ...]) -> Any:
 
 
 def _names(columns: Sequence[str]) -> str:
-    return ", ".join(map(_quoted, columns))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return ", ".join(map(double_quoted, columns))

@@ -98,9 +98,7 @@ class JobOnSpark(StreamJob, SparkJob):
     def start(self) -> DurableQuery:
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        fallback = kept_rules(self.checkpoint, self.policy)
-        graph = bind_graph(self.description, read_schemas(self.description, self.stream), fallback)
-        self.fit_sinks(graph)
+        graph = self.bound()
         replays = self.policy.messages == "replay"
         if replays:
             check_read_again(self.stream)
@@ -121,6 +119,13 @@ class JobOnSpark(StreamJob, SparkJob):
 
         query.begin(stream, self.spark_trigger, self.listeners, put_back=put_back if replays else None)
         return query
+
+    def bound(self) -> Graph:
+        """The operators, over the columns of the stream, whose sinks can take what they emit. Raises as `start`."""
+        fallback = kept_rules(self.checkpoint, self.policy)
+        graph = bind_graph(self.description, read_schemas(self.description, self.stream), fallback)
+        self.fit_sinks(graph)
+        return graph
 
     def take_over(self, graph: Graph, sources: int, scans: BatchScans, kind: type[QueryKind]) -> QueryKind:
         """Open the root, compare it with Spark's log of so many ``sources``, and fence: the query of this ``kind``,
@@ -165,11 +170,8 @@ def begin_in_server(settings: JobSettings) -> QueryInServer:
     streams = {} if list(frames) == [""] else frames
     stream = stream_of(values["description"], streams) if streams else frames[""]
     job = JobOnSpark(stream=stream, streams=streams, **values)
-    fallback = kept_rules(job.checkpoint, job.policy)
-    graph = bind_graph(job.description, read_schemas(job.description, job.stream), fallback)
-    job.fit_sinks(graph)
     scans = BatchScans(job.stream, job.platform, job.checkpoint, job.store.budget_bytes, NO_PLAN)
-    query = job.take_over(graph, settings.sources, scans, QueryInServer)
+    query = job.take_over(job.bound(), settings.sources, scans, QueryInServer)
     # Before anything that may take long: a sink can refuse what it is owed while the server dies.
     ProcessEnder(query).begin()
     query.begin_in_server()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Partial
 from tidestate.operators.expressions.binding import bind_expression
-from tidestate.operators.expressions.spark_sql import NoSqlError, spark_sql, spark_type_name
+from tidestate.operators.expressions.spark_sql import NoSqlError, spark_sql, sql_type_of
 from tidestate.operators.expressions.tree import ColumnNode
 from tidestate.operators.plan.stages import BoundStage
 from tidestate.operators.stages.compute import BoundCompute, BoundFilter
@@ -89,7 +89,7 @@ class _StageWriter:
                 continue
             with _naming(f"column {name}"):
                 text = spark_sql(bound.tree, step.schema, self.columns.names)
-                types[name] = _type_of(bound.type)
+                types[name] = sql_type_of(bound.type)
             names[name] = self._new("s")
             level[names[name]] = text
         after = step.stage.after(self.columns.names)
@@ -143,17 +143,10 @@ def partial_value(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> S
 def _value_of(partial: Partial, schema: pa.Schema, columns: SqlColumns) -> SqlValue | None:
     if partial.tree is not None:
         kind = bind_expression(partial.tree, schema).type
-        return SqlValue(partial.function, spark_sql(partial.tree, schema, columns.names), _type_of(kind))
+        return SqlValue(partial.function, spark_sql(partial.tree, schema, columns.names), sql_type_of(kind))
     if partial.column is None:
         return None
     return SqlValue(partial.function, columns.names[partial.column], columns.types[partial.column])
-
-
-def _type_of(kind: pa.DataType) -> str:
-    name = spark_type_name(kind)
-    if name is None:
-        raise NoSqlError(f"a value of type {kind}")
-    return name
 
 
 @contextmanager

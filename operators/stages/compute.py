@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -14,22 +14,28 @@ from tidestate.operators.plan.stages import StageResult
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.missing_columns import missing_columns
 
+S = TypeVar("S", Compute, Filter)
+
 
 @dataclass(frozen=True)
-class BoundCompute:
+class _BoundStage(Generic[S]):
     """The ``stage`` over columns of this ``schema``, to which it is bound again in each process, by these rules."""
 
-    stage: Compute
+    stage: S
     schema: pa.Schema
     zones: Zones
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoundCompute, (self.stage, self.schema, self.zones)
+        return type(self), (self.stage, self.schema, self.zones)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns that its expressions name."""
         return self.stage.reads
+
+
+class BoundCompute(_BoundStage[Compute]):
+    """Columns that are computed."""
 
     @property
     def makes(self) -> tuple[str, ...]:
@@ -51,21 +57,8 @@ class BoundCompute:
         return StageResult(pa.table(columns))
 
 
-@dataclass(frozen=True)
-class BoundFilter:
-    """The ``stage`` over columns of this ``schema``, to which it is bound again in each process, by these rules."""
-
-    stage: Filter
-    schema: pa.Schema
-    zones: Zones
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BoundFilter, (self.stage, self.schema, self.zones)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The columns that the condition names."""
-        return self.stage.reads
+class BoundFilter(_BoundStage[Filter]):
+    """The rows that stay."""
 
     @property
     def makes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from tidestate.operators.aggregates.aggregate import KIND
-from tidestate.operators.describe.stages import Compute, Expect, Otherwise, Select
+from tidestate.operators.describe.stages import Expect, Otherwise, Select
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.expressions.builder import Expr, condition_tree
 from tidestate.operators.expressions.tree import ExprNode
@@ -53,18 +53,6 @@ def expectation(
             found=at_most,
         )
     return Expect(name=name, condition=condition_tree(condition), otherwise=otherwise, at_most=at_most)
-
-
-def check_raw_identity(view: StreamView) -> None:
-    """Check that what the messages of a stream are known by is not computed. Raises `UsageError`."""
-    computed_names = {name for stage in view.stages if isinstance(stage, Compute) for name in stage.makes}
-    if names := sorted(computed_names & {view.offset, view.origin}):
-        raise UsageError(
-            "messages are known by columns as they arrive, and these are computed: name the columns of the source",
-            code="stage-identity",
-            stream=view.name,
-            columns=names,
-        )
 
 
 def selection(names: Sequence[str], columns: Mapping[str, ExprNode], *, of_operator: bool) -> Select:

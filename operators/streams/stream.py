@@ -18,7 +18,7 @@ from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
-from tidestate.operators.describe.stages import Compute, Filter, Otherwise, StoredStage
+from tidestate.operators.describe.stages import Compute, Filter, Otherwise, StoredStage, check_raw_identity
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding, Windows
@@ -34,7 +34,7 @@ from tidestate.operators.streams.nodes import OperatorNode, StreamView, Watermar
 from tidestate.operators.streams.of_graph import OfGraph
 from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.selecting import check_raw_identity, column_trees, expectation, selection
+from tidestate.operators.streams.selecting import column_trees, expectation, selection
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.operators.streams.sides import check_no_retractions
@@ -588,7 +588,7 @@ def _pair(left: Stream, right: Stream, *, identity: bool = False) -> dict[str, S
     for stream in (left, right):
         check_no_retractions(stream.view)
         if identity:
-            check_raw_identity(stream.view)
+            check_raw_identity(stream.view.stages, (stream.view.offset, stream.view.origin), stream=stream.view.name)
     return {LEFT: prepared(left), RIGHT: prepared(right)}
 
 

@@ -31,7 +31,7 @@ from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
 from tidestate.operators.windows.names import COARSE, ELEMENTS, END, PARTS, SLICE_END, START
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Numbers, Times, Values
+from tidestate.statestore.arrays import Numbers, Times, Values, in_pieces
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
 from tidestate.statestore.spec.store import StateView
@@ -167,7 +167,7 @@ def pieces_of(plan: GroupTables, parts: Iterable[pa.Table], budget_bytes: int) -
     """Parts in tables of a share of the budget; if their order matters, in one table in the order of time."""
     most = budget_bytes // SHARE
     held, size = [plan.parts.schema.empty_table()], 0
-    for rows in chain.from_iterable(_cut(part, most) for part in parts) if plan.orderless else parts:
+    for rows in chain.from_iterable(in_pieces(part, most) for part in parts) if plan.orderless else parts:
         held.append(rows)
         size += rows.nbytes
         if size > most and plan.orderless:
@@ -177,13 +177,6 @@ def pieces_of(plan: GroupTables, parts: Iterable[pa.Table], budget_bytes: int) -
     if not plan.orderless:
         rows = rows.take(pa.array(sorting(slice_ends(rows))))
     yield rows
-
-
-def _cut(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
-    """``rows`` in slices of about so many bytes."""
-    each = max(1, most_bytes * rows.num_rows // max(1, rows.nbytes))
-    for start in range(0, rows.num_rows, each):
-        yield rows.slice(start, each)
 
 
 def as_arriving(plan: GroupTables, windows: pa.Table) -> pa.Table:

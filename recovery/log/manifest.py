@@ -79,6 +79,11 @@ class SparkPosition(msgspec.Struct, frozen=True):
         """The files that contain its lists."""
         return tuple(ref for ref in (self.files_ref, self.read_ref) if ref is not None)
 
+    @property
+    def ends(self) -> dict[int, tuple[str, ...]]:
+        """The offsets at which this batch ends, and those of the one before, if there was one, by their numbers."""
+        return {self.batch_id: self.end} | ({self.batch_id - 1: self.start} if self.batch_id else {})
+
 
 class Scan(msgspec.Struct, frozen=True):
     """Who read the rows of a Spark batch: the tasks themselves, from files (``direct``), or Spark for this

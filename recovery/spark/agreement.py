@@ -148,10 +148,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences, sou
     """Compare the offsets and commits that Spark reads; returns the ends of the batch planned next, if any."""
     ours = -1 if head is None else head.batch_id
     if head is not None:
-        wanted = {head.batch_id: head.end}
-        if head.batch_id:
-            wanted[head.batch_id - 1] = head.start
-        for batch_id, end in wanted.items():
+        for batch_id, end in head.ends.items():
             path = f"{SPARK_FOLDER}/offsets/{batch_id}"
             offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
             if offsets is not None and offsets != end:

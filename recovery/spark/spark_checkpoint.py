@@ -110,10 +110,7 @@ def write_spark_checkpoint(
     for source, entries in (_read_ref(objects, position) if read is None else read).items():
         for name, text in _source_log(entries, interval).items():
             objects.put(f"{SPARK_FOLDER}/sources/{source}/{name}", text.encode())
-    ends = {position.batch_id: position.end}
-    if position.batch_id:
-        ends[position.batch_id - 1] = position.start
-    for batch_id, end in sorted(ends.items()):
+    for batch_id, end in sorted(position.ends.items()):
         objects.put(f"{SPARK_FOLDER}/offsets/{batch_id}", _offsets(end, manifest.processing_us or 0))
         objects.put(f"{SPARK_FOLDER}/commits/{batch_id}", COMMITTED)
     hook("spark-half-written", manifest.id)

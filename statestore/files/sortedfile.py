@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidestate.statestore.arrays import in_pieces
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers
 from tidestate.statestore.files.arrowfile import read_stream
@@ -122,7 +123,7 @@ def _write_file(
             write_batch_size=1 << 16,
         ) as writer:
             for batch in batches:
-                for block in _blocks(batch.cast(schema), block_bytes):
+                for block in in_pieces(batch.cast(schema), block_bytes):
                     writer.write_table(block, row_group_size=block.num_rows)
                     # Taken, not sliced: a slice would keep the whole block in memory.
                     end = block.select(spec.key_names).take(pa.array([block.num_rows - 1]))
@@ -318,13 +319,6 @@ def _as_far_as(first: pa.Table, rest: Iterator[pa.Table], limit_bytes: int | Non
             return
         yield batch
         size += batch.nbytes
-
-
-def _blocks(rows: pa.Table, block_bytes: int) -> Iterable[pa.Table]:
-    """``rows`` in blocks of about so many bytes."""
-    size = max(1, block_bytes * rows.num_rows // max(1, rows.nbytes))
-    for start in range(0, rows.num_rows, size):
-        yield rows.slice(start, size)
 
 
 def _spread(ranges: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:

@@ -42,9 +42,9 @@ def unknown_rows(view: StateView, identities: TableSpec, rows: pa.Table) -> pa.T
     return rows.filter(pa.array(~known)) if known.any() else rows
 
 
-def known_rows(view: StateView, identities: TableSpec) -> pa.Table:
-    """All rows of a table of identities."""
-    return pa.concat_tables([identities.schema.empty_table(), *view[identities.name].scan()])
+def known_rows(view: StateView, table: TableSpec) -> pa.Table:
+    """All rows of a table, say of identities, in the order of their keys."""
+    return pa.concat_tables([table.schema.empty_table(), *view[table.name].scan()])
 
 
 def without_stored(view: StateView, identities: TableSpec, known: pa.Table, stored: Iterable[str]) -> pa.Table:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.arrays import ends_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_position, positions
+from tidestate.statestore.spec.lists import whole
 
 _POLYNOMIAL = np.uint32(0xEDB88320)
 
@@ -130,7 +131,7 @@ def _prefix_states(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
 
 
 def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values = whole(column)
     kind = values.type
     if isinstance(values, pa.DictionaryArray):
         return _text(values.dictionary_decode())

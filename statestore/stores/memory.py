@@ -109,7 +109,7 @@ class MemoryStore(StateStore):
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
-        bounds = loadable(self._specs, self._applied, rows, expired)
+        bounds = loadable(self._specs, self, rows, expired)
         loaded = {}
         for name, batches in rows.items():
             spec = self._specs[name]

@@ -222,7 +222,7 @@ class ParquetStore(StateStore):
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot: each table becomes one spilled file."""
-        bounds = loadable(self._specs, self._applied, rows, expired)
+        bounds = loadable(self._specs, self, rows, expired)
         loaded = {}
         for name, batches in rows.items():
             spec, scratch = self._specs[name], self._scratch

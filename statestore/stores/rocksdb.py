@@ -85,7 +85,8 @@ class RocksStore(StateStore):
         for name, part in changes.items():
             if part.expire is not None:
                 self._forget(name, part.expire, expired, batch)
-        sweeps = {name: self._sweep(name, bound, batch) for name, bound in expired.items()}
+        tables, swept = self._tables, self._meta.sweeps
+        sweeps = {name: tables[name].sweep(swept.get(name, Sweep()), bound, batch) for name, bound in expired.items()}
         for name, new in layers.items():
             self._tables[name].stage(new, expired.get(name), batch)
         self._commit(batch, applied, expired, sweeps)
@@ -104,9 +105,7 @@ class RocksStore(StateStore):
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot. A crash on the way leaves a folder that is refused when opened."""
-        bounds = dict(self.expired)
-        for name, bound in loadable(self._specs, self.applied, rows, expired).items():
-            bounds[name] = max(bound, bounds.get(name, bound))
+        bounds = loadable(self._specs, self, rows, expired)
         self._refuse_leftovers()
         with self._database.ingesting() as files:
             for name in self._specs:  # keys of one file grow from table to table
@@ -145,9 +144,6 @@ class RocksStore(StateStore):
         if bound > expired.get(name, bound - 1):
             self._tables[name].forget(expired.get(name), bound, batch)
             expired[name] = bound
-
-    def _sweep(self, name: str, bound: int, batch: WriteBatch) -> Sweep:
-        return self._tables[name].sweep(self._meta.sweeps.get(name, Sweep()), bound, batch)
 
     def _commit(
         self, batch: WriteBatch, applied: Applied, expired: dict[str, int], sweeps: Mapping[str, Sweep]

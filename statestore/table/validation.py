@@ -15,6 +15,7 @@ from tidestate.statestore.errors import LimitError, NotFoundError, UsageError
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
 from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
 from tidestate.statestore.spec.lists import list_values
+from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.layers import clustered
 from tidestate.statestore.table.sorting import ranks
@@ -54,16 +55,22 @@ def validate_changes(specs: Mapping[str, TableSpec], changes: ChangeSet) -> dict
 
 
 def loadable(
-    specs: Mapping[str, TableSpec], applied: Applied, rows: Mapping[str, object], expired: Mapping[str, int] | None
+    specs: Mapping[str, TableSpec], store: StateStore, rows: Mapping[str, object], expired: Mapping[str, int] | None
 ) -> dict[str, int]:
-    """The bounds of a snapshot that may be loaded. Raises `UsageError` or `NotFoundError` when it may not."""
-    if applied != Applied():
-        raise UsageError("a snapshot can be loaded only into an empty store", code="load", applied=applied.sequence)
+    """The bounds of tables once a snapshot with these is in the store: the later of two. Raises `UsageError` or
+    `NotFoundError` when it may not be loaded.
+    """
+    if store.applied != Applied():
+        raise UsageError(
+            "a snapshot can be loaded only into an empty store", code="load", applied=store.applied.sequence
+        )
     for name in rows:
         find_table(specs, name)
+    bounds = dict(store.expired)
     for name, bound in (expired or {}).items():
         expiring(specs, name, bound)
-    return dict(expired or {})
+        bounds[name] = max(bound, bounds.get(name, bound))
+    return bounds
 
 
 def in_order(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:

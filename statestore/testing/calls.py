@@ -115,7 +115,8 @@ class Calls:
         """The path below the folder, the folder itself as an empty one; None for one that lies elsewhere."""
         name = os.fsdecode(path)
         if handle is not None:
-            name = os.path.join(os.readlink(f"/proc/self/fd/{handle}"), name) if name else _of_handle(handle)
+            folder = os.readlink(f"/proc/self/fd/{handle}")
+            name = os.path.join(folder, name) if name else folder
         parent, last = os.path.split(os.path.abspath(name))
         full = os.path.join(os.path.realpath(parent), last)
         if full == self._folder:
@@ -146,10 +147,6 @@ class Calls:
     def _counted(self, name: str, path: str) -> Call:
         self.count += 1
         return Call(self.count, name, path)
-
-
-def _of_handle(handle: int) -> str:
-    return os.readlink(f"/proc/self/fd/{handle}")
 
 
 def _write_all(file: io.FileIO, data: memoryview) -> None:

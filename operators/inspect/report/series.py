@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from tidestate.operators.inspect.report.charts import BYTES, COUNT, SERIES, Chart, ChartSpan, Value, bars, lines
+from tidestate.operators.inspect.report.charts import BYTES, COUNT, SERIES, Chart, ChartSpan, Spec, Value, bars, lines
 from tidestate.operators.inspect.report.points import OTHER_REASONS, REJECTED, TAKEN, Point
 from tidestate.recovery.log.summary import size_text, time_text
 from tidestate.statestore.durations import span_text, unit_of
@@ -131,22 +131,21 @@ def late_chart(points: Sequence[Point]) -> Chart:
 
 def sizes(points: Sequence[Point]) -> Chart:
     """Bytes of state, by operator."""
-    readings = _readings(points, "sizes")
-    description = "State files of each checkpoint." + _cut(points, "sizes")
-    chart_values = values(points, readings, NEWEST, _size)
-    spec = bars(chart_values, list(readings), BYTES, axis_of(points), over_time=True)
-    return Chart("State size", description, spec, "There is no state yet.")
+    return _of_state(points, "sizes", "State size", "State files of each checkpoint.", _size, BYTES)
 
 
 def rows_of_state(points: Sequence[Point]) -> Chart:
     """Rows of state, by operator."""
-    readings = _readings(points, "rows")
-    description = "Rows in these files; one that was replaced or deleted counts until it is folded." + _cut(
-        points, "rows"
-    )
-    chart_values = values(points, readings, NEWEST, _count)
-    spec = bars(chart_values, list(readings), COUNT, axis_of(points), over_time=True)
-    return Chart("Rows of state", description, spec, "There is no state yet.")
+    description = "Rows in these files; one that was replaced or deleted counts until it is folded."
+    return _of_state(points, "rows", "Rows of state", description, _count, COUNT)
+
+
+def _of_state(
+    points: Sequence[Point], field: str, title: str, description: str, text: Callable[[float], str], axis: Spec
+) -> Chart:
+    readings = _readings(points, field)
+    spec = bars(values(points, readings, NEWEST, text), list(readings), axis, axis_of(points), over_time=True)
+    return Chart(title, description + _cut(points, field), spec, "There is no state yet.")
 
 
 def spent_chart(points: Sequence[Point]) -> Chart:

@@ -168,12 +168,8 @@ def _check_calendar(column: FileColumn, chunk: pq.ColumnChunkMetaData) -> None:
     found = chunk.statistics
     if found is not None and found.has_null_count and found.null_count == chunk.num_values:
         return
-    if found is None or not found.has_min_max or _raw(found) < CALENDAR[column.type]:
+    if found is None or not found.has_min_max or int(found.min_raw) < CALENDAR[column.type]:
         raise NeedsJvmError(f"the column {column.name} may have dates of the old calendar")
-
-
-def _raw(found: Any) -> int:
-    return int(found.min_raw)
 
 
 def _middle(group: pq.RowGroupMetaData) -> int:

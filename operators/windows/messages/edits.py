@@ -194,6 +194,15 @@ def _mark(watermark_us: int | None) -> int:
     return BEGINNING_US if watermark_us is None else watermark_us
 
 
+def not_all_back(**context: str) -> UsageError:
+    """The error for windows, or rows, that cannot be edited yet."""
+    return UsageError(
+        "messages were lost and are not all back: rebuild them, or give up on them, before an edit",
+        code="rebuilding",
+        **context,
+    )
+
+
 def _editable(plan: GroupTables, view: StateView) -> GroupTables:
     """The plan as of this state. Raises `UsageError` for windows that cannot be edited."""
     if plan.by_number or plan.touching or isinstance(plan.kind, Rolling):
@@ -204,10 +213,7 @@ def _editable(plan: GroupTables, view: StateView) -> GroupTables:
         )
     if isinstance(plan, MessageWindows):
         if plan.loss is not None:
-            raise UsageError(
-                "messages were lost and are not all back: rebuild them, or give up on them, before an edit",
-                code="rebuilding",
-            )
+            raise not_all_back()
         return plan.within(view)
     return plan
 

@@ -33,6 +33,7 @@ from tidestate.statestore.messages.retention import read_marks
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, MessageTables, Retention
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.changes import Ranges, TableChanges
+from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.table.fold import combine_values
@@ -98,17 +99,13 @@ class FromMessages(BoundAggregate):
             return values
         places = np.full(partials.num_rows, len(windows))
         places[windows] = np.arange(len(windows))
-        return pa.concat_arrays([_one_array(values), self._of_none(1)]).take(pa.array(places))
+        return pa.concat_arrays([whole(values), self._of_none(1)]).take(pa.array(places))
 
     def _of_none(self, count: int) -> pa.Array:
         """The results of ``count`` windows of which no message is there: all were lost."""
         if isinstance(self.inner.aggregate, ApplyRows) or not pa.types.is_list(self.result_type):
             return pa.nulls(count, self.result_type)
         return pa.array([[]] * count, self.result_type)
-
-
-def _one_array(values: Values) -> pa.Array:
-    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
 
 
 @dataclass(frozen=True, kw_only=True)
