@@ -18,7 +18,11 @@ _CHECKOUT = os.path.dirname(_HERE)
 
 if sys.platform == "linux" and "pyarrow" not in sys.modules:
     # Arrow's own choice keeps much of what was freed: see `statestore.process_memory`. Spark's workers inherit it.
-    _GNU = "CS_GNU_LIBC_VERSION" in os.confstr_names
+    # Every Python may know the name of this setting; only the GNU C library has a value for it.
+    try:
+        _GNU = bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (OSError, ValueError):
+        _GNU = False
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system" if _GNU else "jemalloc")
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.

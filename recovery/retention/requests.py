@@ -1,6 +1,6 @@
 """Which files of requests to runs may go.
 
-Of a run that has ended, all that are older than the grace: until then whoever has asked finds the answer. Of the run
+Of a run that has ended, all whose age is the grace or more: until then whoever has asked finds the answer. Of the run
 that there is, requests with an answer, but for the newest: its number must not be used again. They stay an hour at
 least, as somebody waits for the answer, or is about to make the request that its rows are for.
 """
@@ -23,6 +23,8 @@ from tidestate.statestore.errors import NotFoundError
 from tidestate.statestore.storage.objects import Objects
 
 HOUR_US = 3_600_000_000
+_NO_AGE = -1
+"""Younger than any grace."""
 
 
 def collectable_requests(objects: Objects, epoch: int, grace_us: int) -> Iterator[str]:
@@ -38,8 +40,9 @@ def collectable_requests(objects: Objects, epoch: int, grace_us: int) -> Iterato
         else:
             paths, least_us = _answered(run, listing), max(grace_us, HOUR_US)
         # Where storage does not tell ages, the run before the newest one is kept.
-        unknown_us = least_us + 1 if run < max(runs[:-1], default=0) else 0
-        yield from (path for path in paths if _age_us(objects, path, unknown_us) > least_us)
+        unknown_us = least_us if run < max(runs[:-1], default=0) else _NO_AGE
+        # A file that was written within the same tick of the clock has the age 0, which a grace of 0 lets go too.
+        yield from (path for path in paths if _age_us(objects, path, unknown_us) >= least_us)
 
 
 def _answered(run: int, listing: ControlListing) -> list[str]:
@@ -56,5 +59,5 @@ def _age_us(objects: Objects, path: str, unknown_us: int) -> int:
     try:
         age_us = objects.age_us(path)
     except NotFoundError:
-        return 0
+        return _NO_AGE
     return unknown_us if age_us is None else age_us

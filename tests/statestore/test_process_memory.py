@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from ctypes import CDLL
 
 import pyarrow as pa
 import pytest
@@ -85,7 +86,17 @@ for _ in range(10):
     np.ones(400_000, np.int64)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3_000)
 """
-GNU = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", {})
+MUSL = """
+import errno, os
+
+def confstr(name):
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+os.confstr = confstr  # as with musl, which knows the name and has no value
+import tidestate
+print(os.environ["ARROW_DEFAULT_MEMORY_POOL"])
+"""
+GNU = sys.platform == "linux" and hasattr(CDLL(None), "gnu_get_libc_version")
 
 
 @pytest.mark.parametrize("begin", ["arrow first", "tidestate first"])
@@ -97,6 +108,12 @@ def test_arrow_allocates_from_the_heap_unless_the_user_has_chosen(begin: str, ch
     others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
     environment = others | ({"ARROW_DEFAULT_MEMORY_POOL": chosen} if chosen else {})
     assert _printed(RUN if begin == "arrow first" else FIRST, environment) == (chosen or "system")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the package leaves Arrow as it is")
+def test_without_the_gnu_c_library_arrow_has_an_allocator_of_its_own() -> None:
+    others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    assert _printed(MUSL, others) == "jemalloc"
 
 
 @pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")

@@ -38,10 +38,17 @@ from tidestate.recovery.log.requests import (
     control_epochs,
 )
 from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.requests import collectable_requests
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore import errors
-from tidestate.statestore.errors import CommitUnknownError, TidestateError, UnavailableError, UsageError
+from tidestate.statestore.errors import (
+    CommitUnknownError,
+    NotFoundError,
+    TidestateError,
+    UnavailableError,
+    UsageError,
+)
 from tidestate.statestore.storage.objects import Objects
 
 ROWS = pa.table({"v": [1, 2, 3]})
@@ -420,6 +427,29 @@ def test_a_collection_removes_what_ended_runs_have_left(checkpoint: Checkpoint) 
     newer.end()
     collect(checkpoint, NOW)
     assert control_files(root) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "names"),
+    [(0, ["begun.json", "end.json"]), (-1, []), (None, []), (NotFoundError("it is gone", code="no-object"), [])],
+    ids=["the same tick", "the future", "unknown", "gone"],
+)
+def test_a_file_of_this_tick_of_the_clock_is_as_old_as_no_grace(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, age: int | NotFoundError | None, names: list[str]
+) -> None:
+    """The clock of a file system moves every few milliseconds. What is gone meanwhile, or tells no age, stays."""
+    older = Begun.at(checkpoint, fenced(checkpoint, None))
+    older.end()
+    newest = fenced(checkpoint, older.run.head).manifest
+
+    def age_us(_objects: Objects, _path: str) -> int | None:
+        if isinstance(age, NotFoundError):
+            raise age
+        return age
+
+    monkeypatch.setattr(Objects, "age_us", age_us)
+    collected = [*collectable_requests(checkpoint.objects, newest.epoch, 0)]
+    assert collected == [f"control/1/{name}" for name in names]
 
 
 def test_a_remote_root_is_asked_in_the_same_way(s3_root: str) -> None:
