@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.lineage import advance
 from tests.helpers.table_model import MAIN, NAMED, SPECS, KeyRow, as_tuples, table
@@ -44,6 +45,20 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     yield one
     for store in opened:
         store.close()
+
+
+@pytest.mark.parametrize("config", [Memory(), Parquet(), RocksDB()], ids=["memory", "parquet", "rocksdb"])
+@pytest.mark.parametrize(("before", "with_rows", "bound"), [(1, 0, 1), (0, 1, 1), (1, None, 1)])
+def test_of_two_bounds_a_loaded_store_has_the_later_one(
+    config: StoreConfig, before: int, with_rows: int | None, bound: int, tmp_path: Path
+) -> None:
+    config = replace(config, cache_dir=str(tmp_path / "cache"))
+    with open_store(config, Objects(tmp_path), "loaded", [*SPECS], PartitionState()) as store:
+        store.expire("main", before)
+        bounds = {} if with_rows is None else {"main": with_rows}
+        store.load({"main": [table(MAIN, [A, B])]}, Applied(3, "later"), bounds)
+        assert store.expired["main"] == bound
+        assert as_tuples(rows_of(store, "main")) == [B]
 
 
 def test_an_expiry_that_cannot_be_leaves_every_table_as_it_was(make: Make) -> None:
