@@ -12,7 +12,6 @@ from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.stored_description import of_manifest, stored_description, stored_zones
-from tidestate.operators.describe.configuration import Description
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import Plan
@@ -42,7 +41,7 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
         try:
             with catch_warnings():  # the start of the job has warned already
                 simplefilter("ignore")
-                plan = _bound(description, schema, state)
+                plan = bind_plan(description, schema, zones=stored_zones(state))
         except UsageError as error:
             if error.code in _PASSED_ON:
                 raise
@@ -94,11 +93,6 @@ def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
     tables = {declared_table(spec) for spec in tables_read(plan, state)}
     invariant(all(store.messages in tables for store in stores.values()), "messages lie in tables of the state")
     return stores
-
-
-def _bound(description: Description, schema: pa.Schema, state: OperatorState) -> Plan:
-    signed = isinstance(description, Windowed) and description.signed
-    return bind_plan(description, schema, signed=signed, zones=stored_zones(state))
 
 
 def _without_functions(aggregates: Mapping[str, StoredAggregate]) -> dict[str, StoredAggregate]:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.progress.watermarks import INPUT
-from tidestate.operators.streams.nodes import OperatorNode, StreamInput
+from tidestate.operators.streams.nodes import OperatorNode, StreamInput, operators_read
 from tidestate.operators.streams.order import after_parts
 from tidestate.statestore.errors import UsageError
 
@@ -81,7 +81,7 @@ class _Walk:
 
     def visit(self, last: OperatorNode) -> None:
         """Reach all that is in front of ``last``, and itself, as far as an earlier visit has not."""
-        for operator in after_parts(last, _operators_read):
+        for operator in after_parts(last, operators_read):
             if operator in self._reached:
                 continue
             self._reached.add(operator)
@@ -97,10 +97,6 @@ class _Walk:
         if isinstance(node, OperatorNode) or node.name is None:
             return node
         return next((stream for stream in self.inputs if stream.name == node.name), node)
-
-
-def _operators_read(operator: OperatorNode) -> Iterator[OperatorNode]:
-    return (node for node in operator.inputs if isinstance(node, OperatorNode))
 
 
 def _under(name: str, description: Runnable) -> Runnable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from tidestate.operators.describe.stages import StoredStage
 from tidestate.operators.progress.cti_settings import LatePolicy
 from tidestate.operators.progress.progress import Generator
 from tidestate.operators.progress.watermarks import Claimant
+from tidestate.operators.streams.order import after_parts
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
@@ -100,16 +101,13 @@ class OperatorNode:
     @property
     def follows_ctis(self) -> bool:
         """Whether CTIs are its watermark, or that of an operator in front of it."""
-        waiting, seen = [self], {id(self)}
-        while waiting:  # without recursion: there may be a thousand operators in a row
-            node = waiting.pop()
-            marks = node.description.watermarks
-            if marks is not None and marks.generator.has_ctis:
-                return True
-            new = [read for read in node.inputs if isinstance(read, OperatorNode) and id(read) not in seen]
-            seen |= set(map(id, new))
-            waiting += new
-        return False
+        marks = (operator.description.watermarks for operator in after_parts(self, operators_read))
+        return any(each is not None and each.generator.has_ctis for each in marks)
+
+
+def operators_read(operator: OperatorNode) -> Iterator[OperatorNode]:
+    """The operators among what an operator reads, in order."""
+    return (node for node in operator.inputs if isinstance(node, OperatorNode))
 
 
 @dataclass(frozen=True)

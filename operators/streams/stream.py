@@ -146,8 +146,7 @@ class Stream(MadeByVerb):
             )
         stream: Any = self
         for name, condition in conditions.items():
-            stage = expectation(stream.view, name, condition, otherwise, at_most)
-            stream = StagedStream(replace(stream.view, stages=(*stream.view.stages, stage)))
+            stream = stream._staged(expectation(stream.view, name, condition, otherwise, at_most))
         return stream  # type: ignore[no-any-return]
 
     def _staged(self, stage: StoredStage) -> StagedStream:
