@@ -55,6 +55,17 @@ def total(many: Sequence[Counters]) -> Counters:
     return {name: sum(counters.get(name, 0) for counters in many) for name in names}
 
 
+def counted_flags(**flags: Flags) -> Counters:
+    """How many flags of each name are set; nothing of a name of which none is."""
+    return {name: count for name, marks in flags.items() if (count := int(np.count_nonzero(marks)))}
+
+
+def with_column(rows: pa.Table, name: str, column: Values) -> pa.Table:
+    """``rows`` with a column of this name: in the place of the one that is there, else behind the others."""
+    place = rows.schema.get_field_index(name)
+    return rows.append_column(name, column) if place < 0 else rows.set_column(place, name, column)
+
+
 def ends_of(texts: pa.Array) -> npt.NDArray[np.int32] | Numbers:
     """Where the entries of a text or binary array begin and end in its data, one more than there are; none if it has
     no such buffer. Who made the array may have left any number of bytes behind them.

@@ -5,8 +5,8 @@ Spark makes these objects in Python processes of its own, and sends them by pick
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -33,39 +33,20 @@ from tidestate.statestore.storage.options import of_roots
 
 FORMAT = "tidestate"
 
-Options = Mapping[str, str]
+
+def _changes(root: str, since: str, checkpoint: str, of: str = "panes", operator: str | None = None) -> RowScan:
+    return changes_of_root(root, since, checkpoint, cast("OutputKind", of), operator)
 
 
-def _changes(root: str, options: Options) -> RowScan:
-    kind = cast("OutputKind", options.get("of", "panes"))
-    return changes_of_root(root, options["since"], options.get("checkpoint"), kind, options.get("operator"))
-
-
-TABLE_KINDS: dict[str, tuple[Callable[[str, Options], RowScan], set[str]]] = {
-    "panes": (
-        lambda root, options: panes_of_root(root, options.get("checkpoint"), operator=options.get("operator")),
-        {"checkpoint", "operator"},
-    ),
-    "net": (
-        lambda root, options: panes_of_root(
-            root, options.get("checkpoint"), net=True, operator=options.get("operator")
-        ),
-        {"checkpoint", "operator"},
-    ),
-    "late": (
-        lambda root, options: late_of_root(root, options.get("checkpoint"), options.get("operator")),
-        {"checkpoint", "operator"},
-    ),
-    "state": (
-        lambda root, options: state_of_root(
-            root, options.get("checkpoint"), options.get("operator"), options.get("table")
-        ),
-        {"checkpoint", "operator", "table"},
-    ),
-    "checkpoints": (lambda root, options: checkpoints_of_root(root), set()),
+TABLE_KINDS: dict[str, tuple[Callable[..., RowScan], set[str]]] = {
+    "panes": (panes_of_root, {"checkpoint", "operator"}),
+    "net": (partial(panes_of_root, net=True), {"checkpoint", "operator"}),
+    "late": (late_of_root, {"checkpoint", "operator"}),
+    "state": (state_of_root, {"checkpoint", "operator", "table"}),
+    "checkpoints": (checkpoints_of_root, set()),
     "changes": (_changes, {"checkpoint", "since", "of", "operator"}),
 }
-"""The kinds of tables, each with the options that it takes."""
+"""The kinds of tables: what reads them, and its arguments that are options."""
 CHOICES = {"rewound": ("fail", "again"), "retractions": ("fail", "keep")}
 STREAM_OPTIONS = {"since", "operator", *CHOICES}
 
@@ -135,7 +116,7 @@ class TidestateSource(DataSource):  # type: ignore[misc]
                 folder = Checkpoint.open(arguments["path"])
                 self._checkpoint = str(head_at(folder, arguments.get("checkpoint")).manifest.id)
             arguments["checkpoint"] = self._checkpoint
-        return read(arguments["path"], arguments)
+        return read(arguments["path"], **{name: arguments[name] for name in options & arguments.keys()})
 
     def _given(self, options: set[str]) -> dict[str, str]:
         arguments = {name.lower(): value for name, value in self.options.items()}

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Flags, Values
+from tidestate.statestore.arrays import Flags, Values, with_column
 from tidestate.statestore.spec.lists import nested
 
 MISSED_EXPECTATIONS = "expectations"
@@ -149,10 +149,8 @@ class Stages:
     def run(self, arrivals: pa.Table) -> StagedRows:
         """Rows with the columns of `read_schema`, through all stages."""
         names = dict(self.ledger_names)
-        rows, ledger_rows = (
-            arrivals,
-            arrivals.rename_columns([names.get(name, name) for name in arrivals.column_names]),
-        )
+        rows = arrivals
+        ledger_rows = arrivals.rename_columns([names.get(name, name) for name in arrivals.column_names])
         row_numbers, refusals = np.arange(arrivals.num_rows), list[tuple[pa.Table, str]]()
         passes: Flags | None = None
         violations = dict[str, int]()
@@ -171,7 +169,7 @@ class Stages:
                     refused_rows = ledger_rows.take(pa.array(row_numbers[is_refused]))
                     if violations_of_step:
                         names_missed = _names_missed(violations_of_step, is_refused)
-                        refused_rows = _with_column(refused_rows, MISSED_EXPECTATIONS, names_missed)
+                        refused_rows = with_column(refused_rows, MISSED_EXPECTATIONS, names_missed)
                     refusals.append((refused_rows, result.reason))
                 row_numbers = row_numbers[result.flags]
         flags = None
@@ -180,7 +178,7 @@ class Stages:
             flags[row_numbers] = True
             ledger_rows = ledger_rows.filter(pa.array(flags))
         for ledger_name in names.values():
-            rows = _with_column(rows, ledger_name, ledger_rows[ledger_name])
+            rows = with_column(rows, ledger_name, ledger_rows[ledger_name])
         if passes is not None and passes.all():
             passes = None
         return StagedRows(rows, flags, tuple(refusals), passes, violations)
@@ -250,7 +248,7 @@ def rows_put_back(
         column = cast
         if not arrived.all():
             column = pc.if_else(pa.array(arrived), column, ledger[ledger_name])
-        ledger = _with_column(ledger, ledger_name, column)
+        ledger = with_column(ledger, ledger_name, column)
     return ledger if stages is None else with_arrived(stages, ledger, flags), flags
 
 
@@ -259,10 +257,10 @@ def with_arrived(stages: Stages, ledger: pa.Table, flags: Flags) -> pa.Table:
     if not stages.is_marked:
         for _, name in stages.ledger_names:
             nulls = pa.scalar(None, ledger[name].type)
-            ledger = _with_column(ledger, name, pc.if_else(pa.array(flags), ledger[name], nulls))
+            ledger = with_column(ledger, name, pc.if_else(pa.array(flags), ledger[name], nulls))
         return ledger
     texts = pc.if_else(pa.array(flags), pc.fill_null(ledger[COMPUTED], ""), pa.scalar(None, pa.string()))
-    return _with_column(ledger, COMPUTED, texts)
+    return with_column(ledger, COMPUTED, texts)
 
 
 def _names_missed(missed: Mapping[str, Flags], refused: Flags) -> pa.ChunkedArray:
@@ -292,8 +290,3 @@ def _cast_or_none(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray
 def _ledger_column(rows: pa.Table, name: str, ledger_name: str) -> pa.ChunkedArray | None:
     names = [column for column in (ledger_name, name) if column in rows.column_names]
     return rows[names[0]] if names else None
-
-
-def _with_column(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
-    index = rows.schema.get_field_index(name)
-    return rows.append_column(name, column) if index < 0 else rows.set_column(index, name, column)

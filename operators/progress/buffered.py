@@ -46,7 +46,7 @@ from tidestate.operators.progress.progress import (
     source_column,
 )
 from tidestate.operators.progress.watermarks import BEGINNING_US, SideColumns, Sources, Watermarks
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, counted_flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
@@ -165,7 +165,7 @@ class BufferProgress(
             buffers={source: arrived_buffers(distinct, owner, whole, empty).packed()},
             ends={source: {} if self.end is None else _ends(all_rows, rows[self.end])},
         )
-        counters = {"control_rows": many} if (many := int(np.count_nonzero(empty))) else {}
+        counters = counted_flags(control_rows=empty)
         going, out = rows.filter(pa.array(~refused & ~empty)), rows.filter(pa.array(refused))
         return InputReading(going, claims, counters, (out, reasons))
 

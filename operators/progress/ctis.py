@@ -43,7 +43,7 @@ from tidestate.operators.progress.progress import (
     rows_per_source,
 )
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.arrays import Flags, Times, counted_flags
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -214,12 +214,8 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
             starts[ends] = lives.ends[ends]
         refused = events.filter(pa.array(reasons > 0))
         why = pa.array(np.array(ADVANCE_REASONS)[reasons[reasons > 0]].tolist(), pa.string())
-        counted = {
-            "cti_adjusted": adjusted & ~ends,
-            "edge_ends": ends,
-            "control_rows": (lives.shapes == CTI) & (reasons == 0),
-        }
-        counters = {name: many for name, mask in counted.items() if (many := int(np.count_nonzero(mask)))}
+        control = (lives.shapes == CTI) & (reasons == 0)
+        counters = counted_flags(cti_adjusted=adjusted & ~ends, edge_ends=ends, control_rows=control)
         going = kept if self.keeps_ends else kept & ~ends
         taken = events.filter(pa.array(kept & ~going))
         return InputReading(

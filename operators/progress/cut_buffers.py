@@ -75,21 +75,14 @@ class ArrivedBuffers:
 
     def cut(self, mask: Flags) -> list[CutRow]:
         """The buffers of a mask as they are stored."""
-        found = self.buffers
-        columns = (
-            found.origins,
-            found.sequences,
-            found.chunks,
-            found.last,
-            found.watermarks_us,
-            self.rows,
-            self.needed,
-        )
+        columns = [*(getattr(self.buffers, name) for name in _STORED), self.rows, self.needed]
         return list(zip(*(column[mask].astype(np.int64).tolist() for column in columns), strict=True))
 
 
 _COLUMNS = ("origins", "sequences", "chunks", "last", "watermarks_us", "behind", "watermark_refused", "unusable")
 _FLAGS = ("last", "watermark_refused", "unusable")
+_STORED = ("origins", "sequences", "chunks", "last", "watermarks_us")
+"""With which a `CutRow` begins."""
 
 
 def buffers_of(found: Buffers, mask: Flags) -> Buffers:

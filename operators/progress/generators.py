@@ -41,7 +41,7 @@ from tidestate.operators.progress.watermarks import (
     moved_one,
 )
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.arrays import Counters, Flags, Times
+from tidestate.statestore.arrays import Counters, Flags, Times, counted_flags, with_column
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -147,7 +147,7 @@ class MaxEventTime(
             held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
         claims = np.where(missing | beyond | held, BEGINNING_US, times)
         reports = _reports(claims, parts, self._less_delay)
-        return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
+        return SourceReading(events, reports, counted_flags(held=held, watermark_refused=beyond))
 
     def _less_delay(self, largest_us: int) -> int:
         return moved_one(largest_us, -self.delay_us)
@@ -214,12 +214,7 @@ class IngestionTime(
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As in `Generator`; a piece without rows moves the watermark too, since later rows get a later time."""
         stamps = pa.array(np.full(events.num_rows, now_us, np.int64)).cast(TIME)
-        place = events.schema.get_field_index(self.column)
-        if place < 0:
-            stamped = events.append_column(self.column, stamps)
-        else:
-            stamped = events.set_column(place, self.column, stamps)
-        return SourceReading(stamped, same_claim(events, now_us, source, by))
+        return SourceReading(with_column(events, self.column, stamps), same_claim(events, now_us, source, by))
 
 
 class Punctuation(
@@ -263,7 +258,7 @@ class Punctuation(
         claims = np.where(control & ~refused, times, BEGINNING_US)
         reports = _reports(claims, parts_of(events, source, by), lambda largest: largest, generated=False)
         data = events.filter(pa.array(~control)) if control.any() else events
-        return SourceReading(data, reports, _counted(control_rows=control, watermark_refused=refused))
+        return SourceReading(data, reports, counted_flags(control_rows=control, watermark_refused=refused))
 
     def _control(self, events: pa.Table) -> Flags:
         marks = source_column(events, self.flag)
@@ -494,7 +489,3 @@ def _reports(
         name: SourceReport(watermark(claim), rows=count, generated=generated)
         for name, claim, count in zip(names, most.tolist(), rows, strict=True)
     }
-
-
-def _counted(**masks: Flags) -> Counters:
-    return {name: found for name, mask in masks.items() if (found := int(np.count_nonzero(mask)))}

@@ -31,6 +31,7 @@ from tidestate.operators.progress.progress import (
     rows_per_source,
 )
 from tidestate.operators.progress.watermarks import BEGINNING_US
+from tidestate.statestore.arrays import with_column
 from tidestate.statestore.errors import UsageError
 
 
@@ -130,9 +131,7 @@ class MessageNumbers(
         numbered_rows, refused_rows = rows_by_offset.filter(pa.array(above)), rows_by_offset.filter(pa.array(~above))
         messages = before.messages + numbered_rows.num_rows
         numbers = pa.array(np.arange(before.messages, messages))
-        numbered_rows = numbered_rows.set_column(
-            numbered_rows.schema.get_field_index(MESSAGE_NUMBER), MESSAGE_NUMBER, numbers
-        )
+        numbered_rows = with_column(numbered_rows, MESSAGE_NUMBER, numbers)
         after = Numbering(messages, int(offsets[-1])) if numbered_rows.num_rows else before
         rows_of_source = rows_per_source(rows_by_offset, source=source, by=by)
         claims = Claims(rows_of_source, origins=origins, numbering=after)

@@ -177,11 +177,8 @@ def _order(rows: BufferRows, by_chunk: bool) -> Numbers | None:
         keys.insert(0, rows.chunks)
     if rows.owners.any():
         keys.append(rows.owners)
-    if len(keys) == 1:
-        if bool(np.all(keys[0][1:] >= keys[0][:-1])):
-            return None
-        order: Numbers = np.argsort(keys[0], kind="stable")
-        return order
+    if len(keys) == 1 and bool(np.all(keys[0][1:] >= keys[0][:-1])):
+        return None
     return np.lexsort(keys)
 
 

@@ -21,7 +21,7 @@ from tidestate.operators.plan.reasons import BAD_WINDOW
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import moved_one
-from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.arrays import Flags, Times, with_column
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, TableSpec
@@ -116,10 +116,9 @@ class AlteredPlan(PassingPlan):
             ends = _later(starts, about.duration_us)
         elif about.end is not None:
             ends = _later(rows[about.end], shift)
-        rows = rows.set_column(rows.schema.get_field_index(self.input.event_time), self.input.event_time, starts)
+        rows = with_column(rows, self.input.event_time, starts)
         if about.end is not None and ends is not None:
-            place = rows.schema.get_field_index(about.end)
-            rows = rows.append_column(about.end, ends) if place < 0 else rows.set_column(place, about.end, ends)
+            rows = with_column(rows, about.end, ends)
         return super().passed(rows)
 
     def output_watermark(self, watermark: int, column: str) -> int:
