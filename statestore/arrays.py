@@ -62,8 +62,8 @@ def counted_flags(**flags: Flags) -> Counters:
 
 def with_column(rows: pa.Table, name: str, column: Values) -> pa.Table:
     """``rows`` with a column of this name: in the place of the one that is there, else behind the others."""
-    place = rows.schema.get_field_index(name)
-    return rows.append_column(name, column) if place < 0 else rows.set_column(place, name, column)
+    index = rows.schema.get_field_index(name)
+    return rows.append_column(name, column) if index < 0 else rows.set_column(index, name, column)
 
 
 def ends_of(texts: pa.Array) -> npt.NDArray[np.int32] | Numbers:

@@ -37,7 +37,7 @@ from tidestate.recovery.start.policy import Dropped
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import type_texts
 from tidestate.statestore.spec.tables import TableSpec
 
 
@@ -135,7 +135,7 @@ def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorSta
         tables=node.plan.tables,
         partitions=(PartitionState(),) * partitions,
         inputs=node.origins,
-        types=_types(node.plan),
+        types=type_texts(node.plan.input.read_schema),
         since=checkpoint_id,
         zones=zone_texts(node.plan),
     )
@@ -229,7 +229,7 @@ def evolve(
         configuration=plan.configuration,
         fingerprint=plan.fingerprint,
         tables=compared.tables,
-        types=_types(plan),
+        types=type_texts(plan.input.read_schema),
         zones=zone_texts(plan),
         since=checkpoint_id if changes else stored.since,
         settles=stored.settles or "trigger" in changed,
@@ -368,8 +368,3 @@ def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
         changed={change.setting: str(change) for change in listed},
         why={change.setting: change.refused for change in listed},
     )
-
-
-def _types(plan: Plan) -> dict[str, str]:
-    """The input columns that are read."""
-    return {field.name: type_text(field.type) for field in plan.input.read_schema}

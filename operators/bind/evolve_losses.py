@@ -13,7 +13,7 @@ from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.start.policy import Dropped
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import type_texts
 
 _KEPT = 'the policy, Policy(dropped="refuse"), is to drop no values'
 _COMPARED = ("function", "column", "columns", "name", "version", "where", "expression", "expression_by")
@@ -27,7 +27,7 @@ def input_columns_changed(stored: OperatorState, plan: Plan, renamed: Mapping[st
     if isinstance(plan, GroupTables):
         return []
     was = {renamed.get(name, name): kind for name, kind in stored.types.items()}
-    now = {field.name: type_text(field.type) for field in plan.input.schema}
+    now = type_texts(plan.input.schema)
     kept = {column.name for spec in stored.tables for column in spec.values}
     earlier = {new: old for old, new in renamed.items()}
     new = [

@@ -36,7 +36,7 @@ from tidestate.operators.stages.compute import bind_compute, bind_filter
 from tidestate.operators.stages.decode import bind_decode
 from tidestate.operators.stages.expectations import BoundExpectations
 from tidestate.statestore.errors import UsageError, of_type
-from tidestate.statestore.spec.arrowtypes import parse_type, type_text
+from tidestate.statestore.spec.arrowtypes import parse_type, type_texts
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def types_after(stages: Sequence[StoredStage], types: Mapping[str, str], zones: 
     """The types of columns after the stages, as manifests write them."""
     schema = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
     after = bind_stages(stages, schema, zones).schema
-    return {field.name: type_text(field.type) for field in after} if stages else {**types}
+    return type_texts(after) if stages else {**types}
 
 
 def _plain(field: pa.Field) -> pa.Field:

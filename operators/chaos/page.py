@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tidestate.operators.chaos.faults import FAULTS
 from tidestate.operators.chaos.rounds import RoundResult
 from tidestate.operators.chaos.summary import VERDICTS, ChaosRun, about_run, by_class, difference_title
-from tidestate.operators.inspect.report.charts import Chart, ChartRow, Spec
+from tidestate.operators.inspect.report.charts import Chart, ChartRow, Spec, line_axis
 from tidestate.operators.inspect.report.files import check_report_output, replace_report
 from tidestate.operators.inspect.report.page import render
 from tidestate.operators.inspect.report.sections import Section, Table
@@ -133,7 +131,7 @@ def _timeline(run: ChaosRun) -> Spec | None:
     encoding = {
         "x": {"field": "begun", "type": "quantitative", "title": "seconds", "axis": {"grid": False}},
         "x2": {"field": "ended"},
-        "y": _lines(lines),
+        "y": line_axis("class", lines),
         "color": {
             "field": "verdict",
             "type": "nominal",
@@ -145,18 +143,6 @@ def _timeline(run: ChaosRun) -> Spec | None:
     mark = {"type": "bar", "stroke": "var(--card)", "strokeWidth": 0.7, "height": {"band": 0.8}}
     height = 24 * len(lines)
     return {"width": "container", "height": height, "data": {"values": rows}, "mark": mark, "encoding": encoding}
-
-
-def _lines(names: Sequence[str]) -> dict[str, Any]:
-    axis = {"labelLimit": 110, "ticks": False}
-    return {
-        "field": "class",
-        "type": "ordinal",
-        "scale": {"domain": names},
-        "sort": None,
-        "title": None,
-        "axis": axis,
-    }
 
 
 def _about(run: ChaosRun) -> Section:

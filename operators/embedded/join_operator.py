@@ -162,7 +162,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         without windows has one, which needs no ``start``. ``key``: that of a session.
         """
         window, _ = self._window(side, start, end, key)
-        row = side_window(self._kind(side), self._side(side), self._views(), _start_of(window, start), window.key)
+        asked_start = None if start is None else window.start
+        row = side_window(self._kind(side), self._side(side), self._views(), asked_start, window.key)
         return None if row is None else row.to_pylist()[0]
 
     @checked
@@ -280,10 +281,6 @@ def bind_join_operator(
             sides=missing,
         )
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
-
-
-def _start_of(window: SideSpan, start: Moment | None) -> int | None:
-    return None if start is None else window.start
 
 
 def _is_further(bound: int | None, before: int | None) -> bool:

@@ -36,6 +36,8 @@ TimeRange = tuple[Moment | None, Moment | None, Moment | None, Moment | None]
 _MOST = 2**63 - 1
 _OFFSETS = "int64"
 """The type of times where offsets stand for them."""
+_OF_ORIGIN = [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
+"""What is known of the messages that an origin has in a window."""
 
 
 def messages_in(
@@ -186,13 +188,11 @@ def _asked(
 def around(kind: Sliding | None, tables: MessageTables, start: Moment | None, end: Moment | None) -> TimeRange:
     """Which messages tell of all windows that overlap ``start`` to ``end``."""
     low, high = moment_us(start), moment_us(end)
-    if kind is None:
+    if kind is None or kind.by_offset == tables.layout.by_time:  # the key of messages does not begin so
         return (None, None, None, None)
     low = None if low is None else max(-_MOST, low - kind.size)
     high = None if high is None else min(_MOST, high + kind.size)
-    if not kind.by_offset:
-        return (low, None, high, None) if tables.layout.by_time else (None, None, None, None)
-    return (None, None, None, None) if tables.layout.by_time else (None, low, None, high)
+    return (None, low, None, high) if kind.by_offset else (low, None, high, None)
 
 
 def windows_over(
@@ -215,9 +215,7 @@ def windows_over(
         starts, ends = (pa.array(values).cast(bound) for values in bounds)
     rows = messages.select([ORIGIN, OFFSET]).take(pa.array(index))
     rows = rows.append_column(START, starts).append_column(END, ends)
-    found = rows.group_by([START, END, ORIGIN], use_threads=False).aggregate(
-        [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
-    )
+    found = rows.group_by([START, END, ORIGIN], use_threads=False).aggregate(_OF_ORIGIN)
     whole = found.group_by([START], use_threads=False).aggregate([("offset_count", "sum")])
     place = pc.index_in(found[START], whole[START])
     messages_each = whole["offset_count_sum"].take(place)
@@ -253,9 +251,7 @@ def sessions_over(
     starts, ends = (found[name].cast(bound) for name in (START, END))
     held = view[tables.name].ranges(found.select(names), starts, ends)
     rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.request_index)
-    each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(
-        [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
-    )
+    each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(_OF_ORIGIN)
     window = each["window"]
     counts = np.bincount(held.request_index.to_numpy(), minlength=found.num_rows)
     keys_of = {name: found[name].take(window) for name in _public(names)}

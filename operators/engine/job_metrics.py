@@ -64,21 +64,16 @@ def _joined(job: str, families: Iterable[Family]) -> list[Family]:
 def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Family]:
     several = len(known) > 1
     for name, progress in known.items():
-        counted = {counter: count for counter, count in head.totals.items() if not several}
-        if several:  # in a chain a counter's name begins with that of its operator
-            own = f"{name}."
-            counted = {key.removeprefix(own): count for key, count in head.totals.items() if key.startswith(own)}
+        front = f"{name}." if several else ""  # in a chain a counter's name begins with that of its operator
+        counted = {key.removeprefix(front): count for key, count in head.totals.items() if key.startswith(front)}
         labels = {"operator": name}
         yield from (one.labelled(labels) for one in families_of(progress, counted))
         files = head.operators[name].files
+        rows, size = sum(ref.rows for ref in files), sum(ref.bytes for ref in files)
         for what, about, number in (
             ("state_files", "Files of the state.", count_files(files)),
-            (
-                "state_rows",
-                "Rows in files of the state; a replaced one counts until folded.",
-                sum(f.rows for f in files),
-            ),
-            ("state_bytes", "Bytes of the state's files.", sum(f.bytes for f in files)),
+            ("state_rows", "Rows in files of the state; a replaced one counts until folded.", rows),
+            ("state_bytes", "Bytes of the state's files.", size),
         ):
             yield Family(what, "gauge", about, [(labels, number)])
 

@@ -110,11 +110,6 @@ class Classified:
     counters: Counters
     claims: Claims = field(default_factory=Claims)
 
-    @property
-    def max_event_us(self) -> int | None:
-        """The largest accepted event time; None without events."""
-        return None if self.claims.peak is None else self.claims.peak.time_us
-
 
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
@@ -187,7 +182,6 @@ def _classified_rows(
     arrived, passes = events, None
     if PASSES in events.column_names:
         passes = events[PASSES].to_numpy()
-    if passes is not None:
         first = None if first is None else _without_left_out(first)
         events = events.filter(pa.array(passes)).drop_columns([PASSES])
     all_times = event_times(arrived[plan.input.event_time])

@@ -39,7 +39,7 @@ from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import InvariantError, UsageError
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import type_text, type_texts
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
@@ -244,8 +244,8 @@ class Plan(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of the configuration and the types of the input."""
-        types = _types_of(self.input.schema)
-        staged = [] if self.input.stages is None else [_types_of(self.input.read_schema)]
+        types = type_texts(self.input.schema)
+        staged = [] if self.input.stages is None else [type_texts(self.input.read_schema)]
         return checksum(msgspec.json.encode([self.configuration, types, *staged], order="sorted"))
 
     @property
@@ -622,10 +622,6 @@ class ReplayedPlan(Plan):
 
     def wakes(self, context: Context) -> bool:
         return super().wakes(context) or self.resumes
-
-
-def _types_of(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: type_text(field.type) for field in schema}
 
 
 def no_bound(plan: Plan, column: str, why: str) -> UsageError:

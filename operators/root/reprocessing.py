@@ -78,11 +78,9 @@ class ReprocessPlan(RootPlan):
                 ) from None
         reprocessing = [name for name in head.operators if plan_of(head, name).reprocesses]
         operators = check_operator(reprocessing, operator, is_one=rows is not None)
-        counts = (
-            {}
-            if rows is not None
-            else waiting_rows(checkpoint, head, head.operators if operator is None else operators)
-        )
+        counts = {}
+        if rows is None:
+            counts = waiting_rows(checkpoint, head, head.operators if operator is None else operators)
         return cls(checkpoint, head, run, job, operator, reason, rows, counts, frozenset(reprocessing))
 
     @property

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidestate.operators.bind.graph import bind_graph
@@ -31,7 +30,7 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.spark_log import NOTHING_READ
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import type_texts
 from tidestate.statestore.storage.objects import Objects
 
 PastEvents: TypeAlias = DataFrame | Mapping[str, DataFrame]
@@ -103,7 +102,7 @@ def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping
 
 def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
     """Raise `UsageError` unless the history has the columns that are read, in the types of the stream."""
-    wanted, found = (_types(arrow_schema(one.schema, graph.columns)) for one in (stream, rows))
+    wanted, found = (type_texts(arrow_schema(one.schema, graph.columns)) for one in (stream, rows))
     if wanted != found:
         raise UsageError(
             "the columns of the history are not those of the stream: select and cast them to be the same",
@@ -112,10 +111,6 @@ def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
                 f"{name}: {kind}, not {found.get(name)}" for name, kind in wanted.items() if found.get(name) != kind
             ],
         )
-
-
-def _types(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: type_text(field.type) for field in schema}
 
 
 def _offsets(names: Mapping[str, str], offsets: Handover) -> dict[str, Any]:

@@ -69,6 +69,11 @@ def type_text(kind: pa.DataType) -> str:
     return _nested_text(kind)
 
 
+def type_texts(schema: pa.Schema) -> dict[str, str]:
+    """The types of columns as text, by name."""
+    return {field.name: type_text(field.type) for field in schema}
+
+
 def _nested_text(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"list<{_field_text(kind.value_field)}>"

@@ -137,14 +137,7 @@ def timeline(
     kind: Spec = _TEMPORAL if time else {"type": "quantitative", "scale": {"zero": False, "nice": False}}
     x = {**kind, "title": "event time (UTC)" if time else "offset"}
     x["axis"] = {**x.get("axis", {}), "tickCount": {"signal": "ceil(width / 110)"}}
-    y = {
-        "field": "line",
-        "type": "ordinal",
-        "scale": {"domain": lines_},
-        "sort": None,
-        "title": None,
-        "axis": {"labelLimit": 110, "ticks": False},
-    }
+    y = line_axis("line", lines_)
     if lines_ == [""]:
         y["axis"] = None
     encoding = {
@@ -168,6 +161,18 @@ def timeline(
             }
         )
     return {**_SIZED, "height": 24 * len(lines_), "layer": layers}
+
+
+def line_axis(field: str, names: Sequence[str]) -> Spec:
+    """The axis of lines that are named so, the first one at the top."""
+    return {
+        "field": field,
+        "type": "ordinal",
+        "scale": {"domain": names},
+        "sort": None,
+        "title": None,
+        "axis": {"labelLimit": 110, "ticks": False},
+    }
 
 
 def _checkpoints(span: ChartSpan) -> Spec:

@@ -61,10 +61,8 @@ class ReportServer:
         """The report, which is made again if it is older than `every_s`."""
         with self._lock:
             if not self._page or time.monotonic() - self._page_time >= self._every_s:
-                self._page, self._page_time = (
-                    self._make(self._checkpoint).encode("utf-8", "replace"),
-                    time.monotonic(),
-                )
+                self._page = self._make(self._checkpoint).encode("utf-8", "replace")
+                self._page_time = time.monotonic()
             return self._page
 
     def metrics(self) -> bytes:
