@@ -20,7 +20,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson
-from tidestate.recovery.cli.options import ColumnsOfFiles, StreamFiles
+from tidestate.recovery.cli.options import ColumnsOfFiles, JobName, StreamFiles
 from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.durations import span_us
@@ -133,10 +133,7 @@ class _Asked:
     epilog="Example: tidestate chaos flights:job --input history/ --sink flights:sink --sink-rows flights:rows",
 )
 def chaos_job(
-    job: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it; FILE.py:JOB works too."),
-    ],
+    job: JobName,
     files: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="A file, folder or pattern; each file is a batch. Repeatable."),

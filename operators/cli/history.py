@@ -7,15 +7,11 @@ from typing import Annotated
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Import, RootPath
-from tidestate.recovery.cli.options import FormatOption, Limit, Operator, OutputOption, in_options, keys_of
+from tidestate.recovery.cli.options import FormatOption, Limit, Operator, OutputOption, WindowKey, in_options, keys_of
 from tidestate.recovery.cli.printing import Format
 from tidestate.recovery.cli.progress_bar import bar
 
 history_command = typer.Typer(add_completion=False)
-HistoryKeys = Annotated[
-    list[str] | None,
-    typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window; one option for each column."),
-]
 HistoryWindow = Annotated[
     str,
     typer.Option(
@@ -32,7 +28,7 @@ HistoryWindow = Annotated[
 def history_of_window(
     root: RootPath,
     window: HistoryWindow,
-    key: HistoryKeys = None,
+    key: WindowKey = None,
     operator: Operator = None,
     form: FormatOption = Format.table,
     output: OutputOption = None,

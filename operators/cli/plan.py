@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, RootPath
-from tidestate.recovery.cli.options import in_options
+from tidestate.recovery.cli.options import JobName, in_options
 from tidestate.recovery.cli.printing import print_json, print_out
 
 plan_command = typer.Typer(add_completion=False)
@@ -32,10 +32,7 @@ class DroppedChoice(Enum):
 )
 def plan_job(
     root: RootPath,
-    job: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it; FILE.py:JOB works too."),
-    ],
+    job: JobName,
     files: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="Files that have the columns of the input. Repeatable."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Confirm, Force, Import, RootPath
-from tidestate.recovery.cli.options import Operator, Side, in_options, keys_of
+from tidestate.recovery.cli.options import Operator, Side, WindowKey, in_options, keys_of
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.statestore.errors import UsageError
 
@@ -64,10 +64,7 @@ def edit_window(
         str | None,
         typer.Option("--end", metavar="TIME", help="The end of the range, of a new session, or of a named window."),
     ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window; one option for each column."),
-    ] = None,
+    key: WindowKey = None,
     events: Annotated[int | None, typer.Option("--events", metavar="N", help="How many events it has taken.")] = None,
     value: Annotated[
         list[str] | None,

@@ -54,6 +54,10 @@ KeyOption = Annotated[
         "--key", metavar="COLUMN=VALUE", help="Only rows with this value in this column, or in its list. Repeatable."
     ),
 ]
+WindowKey = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window; one option for each column."),
+]
 WindowOption = Annotated[
     str | None, typer.Option("--window", metavar="TIME", help="Only windows that start or end at this time.")
 ]
@@ -68,6 +72,10 @@ OutputOption = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option("--limit", min=0, help="Print at most this many rows. By default 50 in a table, otherwise all."),
+]
+JobName = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it; FILE.py:JOB works too."),
 ]
 NewRoot = Annotated[
     str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
