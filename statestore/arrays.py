@@ -49,6 +49,15 @@ def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
+def padded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``rows`` with a null in each column of the schema that they have not, behind those that they have."""
+    names = set(rows.column_names)
+    for field in schema:
+        if field.name not in names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows
+
+
 def total(many: Sequence[Counters]) -> Counters:
     """The sums of counters by name."""
     names = dict.fromkeys(name for counters in many for name in counters)

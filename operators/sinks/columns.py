@@ -74,14 +74,6 @@ def check_identity(new: Sequence[str], by: Sequence[str], sink: str) -> None:
         )
 
 
-def padded(rows: pa.Table, table: pa.Schema) -> pa.Table:
-    """``rows`` with a null in each column of the table that they have not."""
-    for field in table:
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-    return rows
-
-
 _SIGNED = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

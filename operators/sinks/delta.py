@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidestate.operators.expressions.sql_types import double_quoted
-from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, without_unsigned
 from tidestate.operators.sinks.compaction import Compaction
 from tidestate.operators.sinks.forms import Form, Formed
 from tidestate.operators.sinks.local_delta import LocalDelta
@@ -27,6 +27,7 @@ from tidestate.operators.sinks.withdrawn_runs import WITHDRAWN, noted_withdrawal
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import DeliveryId
 from tidestate.statestore.arguments import checked
+from tidestate.statestore.arrays import padded
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_place

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.arrays import Numbers, are_smaller
+from tidestate.statestore.arrays import Numbers, are_smaller, padded
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
@@ -262,10 +262,7 @@ def understood(objects: Objects, ref: FileRef) -> Iterator[None]:
 
 def with_op(spec: TableSpec, layer: Layer) -> pa.Table:
     """The rows of a layer with an ``__op`` column in front; the values of deletes are null."""
-    rows = layer.rows
-    if layer.op == DELETE:
-        for column in spec.values:
-            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.arrow))
+    rows = padded(layer.rows, spec.schema) if layer.op == DELETE else layer.rows
     return spec.conform(rows).add_column(0, OP, pa.array(np.full(rows.num_rows, layer.op, np.int8)))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Numbers, Values
+from tidestate.statestore.arrays import Numbers, Values, padded
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
@@ -395,10 +395,6 @@ def visible(spec: TableSpec, layers: Sequence[Layer], *, keep_deletes: bool = Fa
 
 
 def _numbered(spec: TableSpec, layer: Layer, index: int) -> pa.Table:
-    rows = layer.rows
-    for column in spec.values:
-        if layer.op == DELETE:
-            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.arrow))
-    rows = spec.conform(rows)
+    rows = spec.conform(padded(layer.rows, spec.schema) if layer.op == DELETE else layer.rows)
     rows = rows.append_column("__op", pa.array(np.full(rows.num_rows, layer.op, np.int8)))
     return rows.append_column("__at", pa.array(np.full(rows.num_rows, index, np.int64)))

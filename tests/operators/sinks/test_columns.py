@@ -16,12 +16,13 @@ from tests.helpers.targets import Target, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tidestate.operators import DeliveryId
-from tidestate.operators.sinks.columns import new_columns, padded
+from tidestate.operators.sinks.columns import new_columns
 from tidestate.operators.sinks.delta import DeltaSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.postgres import PostgresSink
+from tidestate.statestore.arrays import padded
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
