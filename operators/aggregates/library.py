@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tidestate.statestore.distribution import install
@@ -18,3 +19,10 @@ def datasketches() -> Any:
             code="sketch-package",
         ) from None
     return library
+
+
+def updated(sketch: Any, parts: Iterable[Any]) -> Any:
+    """A sketch with these values, or a union of sketches with these."""
+    for part in parts:
+        sketch.update(part)
+    return sketch

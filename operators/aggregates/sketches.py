@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, needs_to_compare
-from tidestate.operators.aggregates.library import datasketches
+from tidestate.operators.aggregates.library import datasketches, updated
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import whole
@@ -96,9 +96,7 @@ def unite(rows: pa.Table, starts: Starts) -> pa.Table:
 def _united(blobs: Sequence[bytes | None]) -> bytes:
     library = datasketches()
     sketches = [library.hll_sketch.deserialize(blob) for blob in blobs if blob is not None]
-    union = library.hll_union(sketches[0].lg_config_k)
-    for sketch in sketches:
-        union.update(sketch)
+    union = updated(library.hll_union(sketches[0].lg_config_k), sketches)
     return union.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
 
 
@@ -106,10 +104,7 @@ def _estimate(blob: bytes) -> int:
     """The estimate of a sketch united with itself: it depends only on the values, not on the order of merges."""
     library = datasketches()
     sketch = library.hll_sketch.deserialize(blob)
-    union = library.hll_union(sketch.lg_config_k)
-    union.update(sketch)
-    union.update(sketch)
-    estimate: float = union.get_estimate()
+    estimate: float = updated(library.hll_union(sketch.lg_config_k), (sketch, sketch)).get_estimate()
     return round(estimate)
 
 

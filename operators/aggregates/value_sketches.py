@@ -25,7 +25,7 @@ from tidestate.operators.aggregates.aggregate import (
     unsupported_type,
     values_per_row,
 )
-from tidestate.operators.aggregates.library import datasketches
+from tidestate.operators.aggregates.library import datasketches, updated
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.combiners import Starts, append, register_combiner
 from tidestate.statestore.spec.lists import by_value, flat, lengths_of, list_values, nested, union_lists, whole
@@ -222,30 +222,21 @@ def _values_of(lists: pa.Array, flags: Flags) -> Iterator[tuple[int, ValueList]]
 def _hll(sketches: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values. It is united with itself twice: then it has the same bytes in any order."""
     library = datasketches()
-    value_sketch = library.hll_sketch(size, library.HLL_8)
-    for value in values:
-        value_sketch.update(value)
-    union = library.hll_union(size)
-    for sketch in (value_sketch, *map(library.hll_sketch.deserialize, sketches)):
-        union.update(sketch)
-    result = union.get_result(library.HLL_8)
-    second_union = library.hll_union(size)
-    second_union.update(result)
-    second_union.update(result)
+    value_sketch = updated(library.hll_sketch(size, library.HLL_8), values)
+    others = map(library.hll_sketch.deserialize, sketches)
+    result = updated(library.hll_union(size), (value_sketch, *others)).get_result(library.HLL_8)
+    second_union = updated(library.hll_union(size), (result, result))
     return second_union.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
 
 
 def _theta(sketches: Sequence[bytes], values: ValueList, size: int) -> bytes:
     """The union of sketches and values, trimmed to its size: the same bytes in any order."""
     library = datasketches()
-    value_sketch = library.update_theta_sketch(size)
-    for value in values:
-        value_sketch.update(value)
+    value_sketch = updated(library.update_theta_sketch(size), values)
     if not sketches and not value_sketch.is_estimation_mode():
         return value_sketch.compact().serialize()  # type: ignore[no-any-return]
-    union = library.theta_union(size)
-    for sketch in (value_sketch, *map(library.compact_theta_sketch.deserialize, sketches)):
-        union.update(sketch)
+    others = map(library.compact_theta_sketch.deserialize, sketches)
+    union = updated(library.theta_union(size), (value_sketch, *others))
     return union.get_result().serialize()  # type: ignore[no-any-return]
 
 
