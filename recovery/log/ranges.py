@@ -8,11 +8,13 @@ from itertools import pairwise
 from tidestate.recovery.log.manifest import Ids
 
 
-def merged_ranges(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
-    """Ranges of ids in order, adjacent and overlapping ones merged."""
+def merged_ranges(ranges: Iterable[Ids], gap: int = 1) -> tuple[Ids, ...]:
+    """Ranges of ids in order, merged where they overlap or one begins at most ``gap`` after the end of another: by
+    default where they are adjacent.
+    """
     merged: list[Ids] = []
     for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
+        if merged and first <= merged[-1][1] + gap:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
             merged.append((first, last))

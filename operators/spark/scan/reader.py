@@ -32,6 +32,7 @@ from tidestate.operators.spark.scan.decide import (
     PathValue,
     ReadColumn,
 )
+from tidestate.recovery.log.ranges import merged_ranges
 from tidestate.recovery.spark.parquet_types import is_written_as
 from tidestate.statestore.errors import TidestateError, expect
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
@@ -150,8 +151,7 @@ def _check_chunks(chunks: Mapping[FileColumn, pq.ColumnChunkMetaData], most: int
 
 def _says_calendar(facts: Mapping[bytes, bytes]) -> bool:
     """Whether the file was written by a Spark that writes all dates in the new calendar."""
-    version = facts.get(WRITER)
-    return version is not None and not _is_old(facts)
+    return WRITER in facts and not _is_old(facts)
 
 
 def _is_old(facts: Mapping[bytes, bytes]) -> bool:
@@ -182,26 +182,15 @@ def _middle(group: pq.RowGroupMetaData) -> int:
 def chunk_spans(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[tuple[int, int]]:
     """The bytes of some columns of a row group, in order: ranges that are close are one."""
     chunks = [group.column(place) for place in range(group.num_columns)]
-    found: list[tuple[int, int]] = []
-    for start, size in sorted(
-        (_start(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in names
-    ):
-        end = start + size
-        if found and start <= found[-1][1] + HOLE_BYTES:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
+    needed = [chunk for chunk in chunks if chunk.path_in_schema in names]
+    spans = [(start := _start(chunk), start + chunk.total_compressed_size) for chunk in needed]
+    return list(merged_ranges(spans, HOLE_BYTES))
 
 
 def _start(chunk: pq.ColumnChunkMetaData) -> int:
-    return min(_offsets(chunk))
-
-
-def _offsets(chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
-    yield chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        yield chunk.dictionary_page_offset
+        return min(chunk.data_page_offset, chunk.dictionary_page_offset)
+    return chunk.data_page_offset
 
 
 MIB = 1 << 20
