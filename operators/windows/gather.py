@@ -34,7 +34,7 @@ from tidestate.operators.windows.names import (
     START,
 )
 from tidestate.operators.windows.sessions import merge_sessions, overlapped
-from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, trigger_finished
+from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, trigger_finished, with_columns
 from tidestate.statestore.arrays import Flags, Numbers, Values, padded
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StateView
@@ -92,9 +92,7 @@ def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> 
         place = lasts(of_finished, count)[of_new]
     refused = arriving.filter(pa.array(place >= 0))
     windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
-    for name in (START, END):
-        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
-    return arriving.filter(pa.array(place < 0)), refused
+    return arriving.filter(pa.array(place < 0)), with_columns(refused, {name: windows[name] for name in (START, END)})
 
 
 def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
@@ -172,8 +170,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
     rows, starts = windows_of_numbers(message_number(key_of, before), kind.count, kind.step)
     new = arriving.take(pa.array(rows))
-    for name, values in ((START, starts), (END, starts + kind.count)):
-        new = new.set_column(new.column_names.index(name), name, pa.array(values))
+    new = with_columns(new, {START: starts, END: starts + kind.count})
     if not (plan.triggers.per_element or plan.finishes):
         new = _combined(plan, new, key_of[rows], starts)
     if context.watermark == END_US:

@@ -150,7 +150,7 @@ def _check_fired(plan: GroupTables, groups: pa.Table, fired: Numbers, context: C
 def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
     """Panes of single elements: if the group emits another one in this step, they are not the last."""
     last = np.asarray(first.panes["last"]) & ~again[first.owner]
-    return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
+    return with_columns(first.panes, {"last": last})
 
 
 def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Table | None:

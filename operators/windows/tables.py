@@ -547,9 +547,8 @@ class GroupTables(WindowedPlan):
     @cached_property
     def arriving(self) -> TableSpec:
         """The arrivals of a batch by group; not stored."""
-        start, end = self._bounds
         values = (*self.sizes, *self.state)
-        return TableSpec("arriving", (*self.key_columns, start, end), values, None, self.state_groups)
+        return TableSpec("arriving", self.bare.key, values, None, self.state_groups)
 
     @cached_property
     def slices_of_events(self) -> TableSpec:
@@ -571,16 +570,14 @@ class GroupTables(WindowedPlan):
     @cached_property
     def merging(self) -> TableSpec:
         """Groups keyed by their new bounds, to combine stored rows and arrivals; not stored."""
-        start, end = self._bounds
         values = (*self.progress, *self.state)
-        return TableSpec("merging", (*self.key_columns, start, end), values, None, self.state_groups)
+        return TableSpec("merging", self.bare.key, values, None, self.state_groups)
 
     @cached_property
     def whole(self) -> TableSpec:
         """All columns of a group, by key and bounds; not stored."""
-        start, end = self._bounds
         values = (*self.progress, *self.state, *self.remembered)
-        return TableSpec("whole", (*self.key_columns, start, end), values, None, self.state_groups)
+        return TableSpec("whole", self.bare.key, values, None, self.state_groups)
 
     @cached_property
     def bare(self) -> TableSpec:
@@ -613,7 +610,7 @@ class GroupTables(WindowedPlan):
 
     @property
     def _due_key(self) -> tuple[Column, ...]:
-        return (Column("due", "int64"), *self.key_columns, *self._bounds)
+        return (Column("due", "int64"), *self.bare.key)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:

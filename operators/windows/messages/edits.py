@@ -278,21 +278,20 @@ def _without(plan: GroupTables, view: StateView, watermark: int, windows: pa.Tab
             waiting = ahead.append_column(SLICE_END, ahead[END])
             changes[PARTS] = TableChanges(delete=plan.parts.conform_keys(waiting))
         return changes
-    groups = view[GROUPS].ranges(each_once(windows.select(plan.group_keys))).rows
-    groups = groups.filter(
-        pa.array(holding_window(plan.group_keys, windows, groups, column_numbers(groups, START)) >= 0)
-    )
+    groups = _inside(plan, windows, view[GROUPS].ranges(each_once(windows.select(plan.group_keys))).rows)
     changes = {
         GROUPS: TableChanges(delete=plan.groups.conform_keys(groups)),
         ENDS: TableChanges(delete=plan.ends.conform_keys(groups)),
     }
     if plan.in_cells:
-        parts = pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()])
-        parts = parts.filter(
-            pa.array(holding_window(plan.group_keys, windows, parts, column_numbers(parts, START)) >= 0)
-        )
+        parts = _inside(plan, windows, pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()]))
         changes[PARTS] = TableChanges(delete=plan.parts.conform_keys(parts))
     return changes
+
+
+def _inside(plan: GroupTables, windows: pa.Table, rows: pa.Table) -> pa.Table:
+    """The rows that start in one of these windows."""
+    return rows.filter(pa.array(holding_window(plan.group_keys, windows, rows, column_numbers(rows, START)) >= 0))
 
 
 def _without_metadata(plan: GroupTables, view: StateView, windows: pa.Table) -> ChangeSet:

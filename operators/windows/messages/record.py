@@ -19,7 +19,7 @@ from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, 
 from tidestate.operators.windows.messages.window_metadata import add_messages, extend
 from tidestate.operators.windows.names import COUNTED, END, EVENT, START
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.operators.windows.tables import column_numbers
+from tidestate.operators.windows.tables import column_numbers, with_columns
 from tidestate.statestore.arrays import Flags, Numbers, flags_at, one_table
 from tidestate.statestore.errors import expect, of_type
 from tidestate.statestore.messages.retention import tally
@@ -233,8 +233,7 @@ def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, context: C
     merged = merge_sessions(keys, pa.concat_tables(bounds))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows
-    for name in (START, END):
-        batch = batch.set_column(batch.column_names.index(name), name, becomes[name].slice(old, new))
+    batch = with_columns(batch, {name: column.slice(old, new) for name, column in becomes.items()})
     # With all that is stored of them: what is merged needs no second look at the table.
     replaced = stored.append_column("new_start", becomes[START].slice(0, old))
     replaced = replaced.append_column("new_end", becomes[END].slice(0, old))
