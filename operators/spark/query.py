@@ -22,9 +22,7 @@ from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.rebuild import needs_side_run
-from tidestate.operators.engine.replay_start import (
-    rebuilt,
-)
+from tidestate.operators.engine.replay_start import rebuilt
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.reasons import PUT_BACK
 from tidestate.operators.progress.progress import Progress

@@ -88,8 +88,7 @@ def check(manifest: Manifest) -> None:
     for name, operator in manifest.operators.items():
         require(is_name(name), "the name of an operator")
         _check_operator(name, operator, manifest.id)
-    for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
-        _check_outputs(folder, refs, manifest.id)
+    _check_outputs(manifest)
     _check_spark(manifest.spark)
 
 
@@ -122,8 +121,7 @@ def check_output(output: Output) -> None:
     """Raise `InvalidManifest` unless an entry of the output index can be one of ours."""
     require(output.id >= 1, "id")
     require(len(output.outputs) <= OUTPUTS and all(map(is_name, output.outputs)), "outputs")
-    for folder, refs in (("panes", output.panes), ("late", output.late)):
-        _check_outputs(folder, refs, output.id)
+    _check_outputs(output)
     _check_spark(output.spark)
 
 
@@ -245,13 +243,14 @@ def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id:
         require(ref.last <= checkpoint_id, "last of a file")
 
 
-def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> None:
-    """Panes or ledgers of a checkpoint."""
-    for ref in refs:
-        check_file(ref)
-        place, _, name = ref.path.rpartition("/")
-        fits = place.startswith(f"{folder}/") and name.startswith(f"{checkpoint_id:0{DIGITS}d}-")
-        require(fits and not ref.root, f"a file of {folder} of this checkpoint")
+def _check_outputs(checkpoint: Manifest | Output) -> None:
+    """Panes and ledgers of a checkpoint."""
+    for kind in OUTPUT_KINDS:
+        for ref in checkpoint.output(kind):
+            check_file(ref)
+            place, _, name = ref.path.rpartition("/")
+            fits = place.startswith(f"{kind}/") and name.startswith(f"{checkpoint.id:0{DIGITS}d}-")
+            require(fits and not ref.root, f"a file of {kind} of this checkpoint")
 
 
 def _check_spark(position: SparkPosition | None) -> None:

@@ -234,9 +234,7 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_decimal(kind) and (small := _small(values)) is not None:
         return small
     values = values.cast(kind)
-    ends = pc.min_max(values)
-    largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
-    if largest * len(values) < _CAPACITY[kind.id]:
+    if _largest(values) * len(values) < _CAPACITY[kind.id]:
         return values
     if pa.types.is_decimal256(kind):
         raise LimitError(
@@ -250,9 +248,12 @@ def _small(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     units = whole_units(values) if pa.types.is_decimal(values.type) else whole(values)
     if units is None:
         return None
-    ends = pc.min_max(units)
-    largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
-    return pa.chunked_array([units]) if largest * len(units) < 2**63 else None
+    return pa.chunked_array([units]) if _largest(units) * len(units) < 2**63 else None
+
+
+def _largest(values: Values) -> int:
+    """The largest magnitude of these numbers."""
+    return max(_magnitude(end.as_py()) for end in pc.min_max(values).values())
 
 
 def _magnitude(value: int | Decimal | None) -> int:
