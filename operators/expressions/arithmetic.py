@@ -142,8 +142,7 @@ def _microseconds(left: Datum, right: Datum, name: str, kind: pa.DataType) -> pa
 def _bind_div(call: BoundCall) -> Operand:
     if any(map(pa.types.is_decimal, call.types)) and pa.types.is_decimal(_numbers(call)[0].type):
         return _bind_decimal(call, "div")
-    operands = [brought_to(call, operand, _DOUBLE) for operand in _plain_numbers(call)]
-    return apply_kernel(_DOUBLE, _quotient, *operands)
+    return _bind_doubles(call, _quotient)
 
 
 def _quotient(left: Datum, right: Datum) -> pa.Array:
@@ -197,19 +196,14 @@ def _positive_rest(numbers: AnyNumbers, by: AnyNumbers) -> AnyNumbers:
     return np.where((remainder < 0) & (by > 0), remainder + by, remainder)
 
 
-def _bind_power(call: BoundCall) -> Operand:
-    operands = [brought_to(call, operand, _DOUBLE) for operand in _plain_numbers(call)]
-    return apply_kernel(_DOUBLE, partial(run, "power"), *operands)
-
-
 def _plain_numbers(call: BoundCall) -> tuple[Operand, ...]:
     if not all(is_numeric(kind) or pa.types.is_null(kind) for kind in call.types):
         call.refuse("numbers")
     return call.operands
 
 
-def _bind_double(call: BoundCall, kernel: Callable[[pa.Array], pa.Array]) -> Operand:
-    """A function of one double."""
+def _bind_doubles(call: BoundCall, kernel: Kernel) -> Operand:
+    """A function of doubles."""
     return apply_kernel(_DOUBLE, kernel, *(brought_to(call, operand, _DOUBLE) for operand in _plain_numbers(call)))
 
 
@@ -385,8 +379,8 @@ ARITHMETIC_BINDERS: Binders = {
     "floor": partial(_bind_rounded, mode="down"),
     "ceil": partial(_bind_rounded, mode="up"),
     "round": _bind_round,
-    "pow": _bind_power,
-    "sqrt": partial(_bind_double, kernel=pc.sqrt),
-    "exp": partial(_bind_double, kernel=_exponential),
-    "ln": partial(_bind_double, kernel=_logarithm),
+    "pow": partial(_bind_doubles, kernel=partial(run, "power")),
+    "sqrt": partial(_bind_doubles, kernel=pc.sqrt),
+    "exp": partial(_bind_doubles, kernel=_exponential),
+    "ln": partial(_bind_doubles, kernel=_logarithm),
 }

@@ -252,15 +252,8 @@ def _time_texts(column: pa.Array) -> pa.Array:
     far = (numbers < -62_135_596_800_000_000) | (numbers >= 253_402_300_800_000_000)
     near_times = without(column, far).view(LOCAL)
     text = pc.strftime(near_times, "%Y-%m-%d %H:%M:%S")
-    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".") if _has_fractions(near_times) else _cut_fraction(text)
-
-
-def _has_fractions(column: pa.Array) -> bool:
-    return bool((whole_numbers_of(column) % 1_000_000).any())
-
-
-def _cut_fraction(text: pa.Array) -> pa.Array:
-    return pc.utf8_slice_codeunits(text, 0, 19)
+    has_fractions = (whole_numbers_of(near_times) % 1_000_000).any()
+    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".") if has_fractions else pc.utf8_slice_codeunits(text, 0, 19)
 
 
 def _of_text(column: pa.Array, kind: pa.DataType) -> pa.Array:

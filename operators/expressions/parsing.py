@@ -54,8 +54,6 @@ _TOKEN = re.compile(
 )
 _FUNCTION_BY_WORD = {word: (function, level) for function, (word, level) in INFIX.items()}
 _FUNCTION_BY_WORD |= {"==": ("eq", COMPARISON), "<>": ("ne", COMPARISON)}
-_TYPED = ("date", "timestamp", "decimal", "double")
-"""Words before text that make a literal of it."""
 
 
 class Token(NamedTuple):
@@ -247,7 +245,7 @@ class _Parser:
             return self._case()
         if token.text == "interval":
             return self._interval()
-        if token.text in _TYPED and self.token.kind == "text":
+        if token.text in _MAKERS and self.token.kind == "text":
             return self._literal(token, _MAKERS[token.text], self.advance().text)
         if self.takes("("):
             return self._cast() if token.text == "cast" else self._call(token)
@@ -358,3 +356,4 @@ _MAKERS: dict[str, Callable[[str], object]] = {
     "decimal": Decimal,
     "double": float,
 }
+"""What makes a literal of text, by the word before it."""

@@ -21,6 +21,7 @@ from tidestate.operators.describe.triggers import Triggers, TriggerSide
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition, joined_steps
 from tidestate.operators.progress.progress import Context
+from tidestate.operators.windows.counting import message_number
 from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.tables import (
     NEVER,
@@ -293,10 +294,7 @@ def _by_number(plan: GroupTables, arriving: pa.Table) -> list[pa.Table]:
         return []
     names = plan.group_keys if plan.sessions or plan.by_number else plan.identity
     owner, many = ranks(arriving.select(names))
-    by_owner = sorting(owner)
-    sizes = np.bincount(owner, minlength=many)
-    number = np.empty(len(owner), np.int64)
-    number[by_owner] = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    number = message_number(owner, np.zeros(many, np.int64))
     by_number = sorting(number)
     rows, counts = arriving.take(pa.array(by_number)), np.bincount(number)
     ends = np.cumsum(counts)

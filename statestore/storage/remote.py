@@ -186,21 +186,15 @@ class RemoteStorage:
 
     def clear(self, folder: str) -> None:
         """Remove what is below, with the empty objects that stand for folders."""
-        full, below = self.full(folder), self._below(folder)
-        for name in below.objects:
-            self.delete(f"{folder}/{name[len(full) + 1 :]}")
-        self._remove_folders(folder, below)
+        self._remove(folder, self._below(folder))
 
     def move(self, folder: str, into: str) -> None:
         """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
-        full, below = self.full(folder), self._below(folder)
-        names = [name[len(full) + 1 :] for name in below.objects]
-        for name in names:
+        below = self._below(folder)
+        for name in below.objects:
             old, new = self.full(f"{folder}/{name}"), self.full(f"{into}/{name}")
             self._send(f"{into}/{name}", partial(_copy, self.dialect, old=old, new=new))
-        for name in names:
-            self.delete(f"{folder}/{name}")
-        self._remove_folders(folder, below)
+        self._remove(folder, below)
 
     def locate(self, path: str) -> str:
         """The object's URL for Hadoop, which has other names for some services."""
@@ -252,13 +246,17 @@ class RemoteStorage:
         return os.getpid(), f"{self._server()} {self.root}" if self._options else self.root
 
     def _below(self, folder: str) -> Below:
+        """What lies below a folder, objects by their names there."""
         full = self.full(folder)
         try:
-            return self.ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
+            below = self.ask(folder, lambda fs: self.dialect.below(_fresh(fs), full))
         except NotFoundError:
             return Below([], [])
+        return Below([name[len(full) + 1 :] for name in below.objects], below.folders)
 
-    def _remove_folders(self, folder: str, below: Below) -> None:
+    def _remove(self, folder: str, below: Below) -> None:
+        for name in below.objects:
+            self.delete(f"{folder}/{name}")
         for name in below.folders:
             self._send(folder, partial(_delete, key=name))
 

@@ -288,16 +288,12 @@ def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArra
         ) from None
 
 
-def _adjacent(
-    spec: TableSpec, rows: pa.Table, owner: Numbers, appended: list[str]
-) -> dict[str, pa.Array | pa.ChunkedArray]:
+def _adjacent(spec: TableSpec, rows: pa.Table, owner: Numbers, appended: list[str]) -> dict[str, Values]:
     """The columns whose combiner needs a key's rows side by side, in their order."""
     order = pa.array(sorting(owner))
     sizes = np.bincount(owner)
     starts = np.cumsum(sizes) - sizes
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-    for name in appended:
-        columns[name] = append(whole(rows[name].take(order)), starts)
+    columns: dict[str, Values] = {name: append(whole(rows[name].take(order)), starts) for name in appended}
     for group in spec.groups:
         part = rows.select(list(group.columns)).take(order)
         together = combine_group(group.combiner, group.version, group.by, part, starts, group.limit)
@@ -361,17 +357,14 @@ def _fold_mixed(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
 def _newest(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> tuple[pa.Table, pa.Table]:
     """Where nothing is merged, a key's newest row counts: the keys last deleted, and the rows last put."""
     if len(layers) == 1:
-        gone, put = (layers[0].rows, None) if layers[0].op == DELETE else (None, layers[0].rows)
-        return (
-            spec.key_schema.empty_table() if gone is None else gone,
-            spec.no_rows if put is None else put,
-        )
+        rows = layers[0].rows
+        return (rows, spec.no_rows) if layers[0].op == DELETE else (spec.key_schema.empty_table(), rows)
     newest = lasts(*ranks(pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers])))
     puts = np.repeat([layer.op == PUT for layer in layers], [layer.rows.num_rows for layer in layers])
     places, is_put = np.where(puts, np.cumsum(puts), np.cumsum(~puts))[newest] - 1, puts[newest]
-    rows = [spec.no_rows, *(layer.rows for layer in layers if layer.op == PUT)]
     keys = [spec.key_schema.empty_table(), *(layer.rows for layer in layers if layer.op == DELETE)]
-    put, kept = pa.concat_tables(rows), places[is_put]
+    put = pa.concat_tables([spec.no_rows, *(layer.rows for layer in layers if layer.op == PUT)])
+    kept = places[is_put]
     if expired is not None and spec.expiry and not put[spec.expiry].null_count:
         # Many rows may have expired that no delete names: they are not even copied.
         kept = kept[positions(put[spec.expiry])[kept] > expired]

@@ -14,6 +14,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_close, is_position, positions
 from tidestate.statestore.spec.changes import PUT, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
+from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.addresses import LARGEST
 from tidestate.statestore.table.fold import fold, parts
@@ -289,8 +290,7 @@ def assign_keys(
     last[by_start] = np.searchsorted(line, (origins + high)[by_start], "left")
     counts = np.maximum(0, last - first)
     request_index = np.repeat(np.arange(requests), counts)
-    within = np.arange(len(request_index)) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = place[np.repeat(first, counts) + within]
+    found = place[np.repeat(first, counts) + places_within(counts)]
     return Ranges(pa.array(request_index, pa.int64()), taken(rows, found))
 
 
