@@ -20,6 +20,7 @@ from tidestate.operators.joins.rule import Mark, mark_before
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.messages.identities import known_rows
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -29,9 +30,7 @@ def limited_rows(plan: PairTables, view: StateView, admitted: Admitted, context:
     """What a step changes: new rows that are limited are added; once nothing is missing any more, all go."""
     if plan.resumes:
         return {
-            spec.name: TableChanges(
-                delete=pa.concat_tables([spec.schema.empty_table(), *view[spec.name].scan()]).select(spec.key_names)
-            )
+            spec.name: TableChanges(delete=known_rows(view, spec).select(spec.key_names))
             for spec in plan.limited.values()
         }
     changes, mark = {}, mark_before(context)

@@ -78,10 +78,8 @@ def _reachable(plan: PairTables, side: str, count: int, lower: PositionBound, co
     """Leaves rows out that are stored for longer than they can meet."""
     if plan.replaying and plan.may_stand:
         return lower  # What has come since the loss may have met the rows of a replay: see `limits`.
-    over, expired = (
-        plan.meeting.unreachable(side, mark_before(context)),
-        plan.meeting.expired(side, mark_before(context)),
-    )
+    mark = mark_before(context)
+    over, expired = plan.meeting.unreachable(side, mark), plan.meeting.expired(side, mark)
     if over is None or (over == expired and plan.loss is None and not plan.resumes):
         return lower
     first = np.full(count, over + 1)

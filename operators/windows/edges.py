@@ -19,7 +19,6 @@ Edges that agree in all of these are interchangeable, so each end closes the fir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -39,7 +38,7 @@ from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import windows_touched
 from tidestate.operators.windows.names import EDGES, END, GROUPS, LIVES_FROM, LIVES_TO, PARTS, SLICE_END
 from tidestate.operators.windows.plan import WindowPlan, in_windows
-from tidestate.statestore.arrays import Flags, Numbers, Times, total
+from tidestate.statestore.arrays import Flags, Numbers, Times, padded, total
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -144,16 +143,9 @@ class EdgePlan(WindowPlan):
 
     def _as_events(self, rows: pa.Table, starts: Times) -> pa.Table:
         """Rows with these starts in the columns of the input; an edge has no end in them."""
-        times = pa.array(starts).cast(TIME)
-        columns = [
-            times
-            if field.name == self.input.event_time
-            else rows[field.name]
-            if field.name in rows.column_names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in self.input.schema
-        ]
-        return pa.table(columns, schema=self.input.schema)
+        times, schema, rows = pa.array(starts).cast(TIME), self.input.schema, padded(rows, self.input.schema)
+        columns = [times if name == self.input.event_time else rows[name] for name in schema.names]
+        return pa.table(columns, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -277,19 +269,14 @@ def _last_ends(plan: EdgePlan, view: StateView, whole: Spans, edges: pa.Table, u
     inside = whole.counts > 0
     keys.append(plan.keyed(whole.events).select(plan.group_keys).filter(pa.array(inside)))
     ends.append((whole.first + (whole.counts - 1) * kind.slide)[inside])
-    for rows, column in _waiting(plan, view):
+    table, column = (PARTS, SLICE_END) if plan.lazy else (GROUPS, END)
+    for rows in view[table].scan(folded=False):  # the stored windows
         keys.append(rows.select(plan.group_keys))
         ends.append(rows[column].cast(pa.int64()).to_numpy())
     codes, many = shared_ranks([one.cast(keys[0].schema) for one in keys])
     last = np.full(many, BEGINNING_US)
     np.maximum.at(last, np.concatenate(codes), np.concatenate(ends))
     return last[codes[0]]
-
-
-def _waiting(plan: EdgePlan, view: StateView) -> Iterator[tuple[pa.Table, str]]:
-    """The stored windows, with the column of their ends."""
-    table, column = (PARTS, SLICE_END) if plan.lazy else (GROUPS, END)
-    yield from ((rows, column) for rows in view[table].scan(folded=False))
 
 
 def _closed(plan: EdgePlan, edges: pa.Table, begins: pa.Table, ends: pa.Table) -> tuple[Times, int]:

@@ -30,8 +30,8 @@ from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.names import CELL, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
-from tidestate.operators.windows.tables import GroupTables, column_numbers
-from tidestate.statestore.arrays import Flags, Numbers, flags_at
+from tidestate.operators.windows.tables import GroupTables, column_numbers, with_columns
+from tidestate.statestore.arrays import Flags, Numbers, flags_at, padded
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
@@ -163,9 +163,7 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, contex
     if moves:
         opened = pa.concat_tables([opened, *view[ENDS].scan(keys_within(before, after))])
         cells = key_range(None if first is None else (2 * first,), None if after == END_US else (2 * last + 2,))
-        stored = _not_over(
-            plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), context.watermark_before
-        )
+        stored = _not_over(plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), before)
     ends_at = column_numbers(stored, END)
     due = ends_at <= context.watermark
     next_end = int(ends_at.min(initial=END_US, where=~due)) if moves else None
@@ -292,13 +290,10 @@ def _complete(plan: GroupTables, found: _Rows, chains: _Chains, rows: Flags) -> 
 def _bounds_only(plan: GroupTables, opened: pa.Table, chains: _Chains, grows: Flags) -> pa.Table:
     """Stored sessions with the bounds of their chains, and no events."""
     rows, of = opened.filter(pa.array(grows)), chains.of_opened[grows]
-    for name, values in ((START, chains.starts[of]), (END, chains.ends[of])):
-        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values).cast(plan.bound_type))
-    zero = pa.array(np.zeros(len(of), np.int64))
-    for column in plan.arriving.values:
-        none = pa.nulls(len(of), column.arrow)
-        rows = rows.append_column(column.name, zero if column in plan.sizes else none)
-    return plan.arriving.conform(rows)
+    chained = {START: chains.starts[of], END: chains.ends[of]}
+    bounds = {name: pa.array(times).cast(plan.bound_type) for name, times in chained.items()}
+    sizes = {column.name: np.zeros(len(of), np.int64) for column in plan.sizes}
+    return plan.arriving.conform(with_columns(padded(rows, plan.arriving.schema), {**bounds, **sizes}))
 
 
 def _joining(rows: pa.Table, chains: _Chains, new: int, context: Context) -> pa.Table:

@@ -30,7 +30,7 @@ from tidestate.operators.progress.progress import BUDGET_BYTES, Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows, pairs_within
 from tidestate.operators.windows.names import COARSE, ELEMENTS, END, PARTS, SLICE_END, START
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, column_numbers, with_columns
 from tidestate.statestore.arrays import Numbers, Times, Values, in_pieces
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
@@ -41,9 +41,8 @@ from tidestate.statestore.table.sorting import sorting
 
 def coarse_of(plan: GroupTables, parts: pa.Table) -> pa.Table:
     """Parts combined to coarse ones: rows of `GroupTables.coarse`."""
-    ends = cell_ends(plan.slices, parts[SLICE_END].cast(pa.int64()).to_numpy(), plan.coarse_slices)
-    column = pa.array(ends).cast(plan.bound_type)
-    return combine(plan.coarse, parts.set_column(parts.column_names.index(SLICE_END), SLICE_END, column))
+    ends = pa.array(cell_ends(plan.slices, slice_ends(parts), plan.coarse_slices)).cast(plan.bound_type)
+    return combine(plan.coarse, with_columns(parts, {SLICE_END: ends}))
 
 
 def cell_ends(kind: Sliding, ends: Times, slices: int) -> Times:
@@ -194,8 +193,7 @@ def parts_between(rows: pa.Table, above: int, upto: int) -> pa.Table:
 
 def slice_ends(parts: pa.Table) -> Numbers:
     """The end of each part. Int64 of shape ``(parts,)``."""
-    ends: Numbers = parts[SLICE_END].cast(pa.int64()).to_numpy()
-    return ends
+    return column_numbers(parts, SLICE_END)
 
 
 def slicing_of(plan: GroupTables) -> Slicing | str:

@@ -24,7 +24,7 @@ from tidestate.operators.windows.assignment import FIRST_US, LAST_US, gaps_of, l
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables
 from tidestate.operators.windows.names import END, START
-from tidestate.operators.windows.tables import GroupTables
+from tidestate.operators.windows.tables import GroupTables, with_columns
 from tidestate.statestore.arrays import Flags, Numbers, Times, Values, padded
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each
@@ -339,8 +339,7 @@ def known_as_rejected(
     if plan.touching:
         soon = np.maximum(pc.fill_null(starts, 0).to_numpy()[once] + 1, now_of(context))
         place = np.where(soon < own, soon, place)
-    name = found.column_names.index("position")
-    found = found.set_column(name, "position", pa.array(place).cast(seen.values[0].arrow))
+    found = with_columns(found, {"position": pa.array(place).cast(seen.values[0].arrow)})
     return TableChanges(put=seen.conform(found))
 
 
