@@ -114,12 +114,8 @@ class KafkaSink(IncludedSink):
             raise
 
     def stored(self, run: str) -> int:
-        try:
-            if self._producer is None:
-                self._begin(package("confluent_kafka", "kafka"))
-        except BaseException:
-            self._producer = None
-            raise
+        if self._producer is None:
+            self._begin(package("confluent_kafka", "kafka"))
         return self._had.get(run, 0)
 
     def _begin(self, kafka: Any) -> None:
