@@ -4,13 +4,14 @@ units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+_T = TypeVar("_T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Times: TypeAlias = npt.NDArray[np.int64]
@@ -41,6 +42,20 @@ def in_pieces(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
     size = max(1, most_bytes * rows.num_rows // max(1, rows.nbytes))
     for start in range(0, rows.num_rows, size):
         yield rows.slice(start, size)
+
+
+def in_lots(parts: Iterable[_T], size: Callable[[_T], int], least: int) -> Iterator[list[_T]]:
+    """The parts in order, in lists whose sizes together are at least that, but for the last one."""
+    lot: list[_T] = []
+    lot_size = 0
+    for part in parts:
+        lot.append(part)
+        lot_size += size(part)
+        if lot_size >= least:
+            yield lot
+            lot, lot_size = [], 0
+    if lot:
+        yield lot
 
 
 def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:

@@ -29,6 +29,7 @@ from tidestate.operators.spark.failures import Failure, failure_of
 from tidestate.operators.spark.platform import Broadcast
 from tidestate.operators.spark.scan.decide import NeedsJvmError
 from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
+from tidestate.statestore.arrays import in_lots
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
 
@@ -226,16 +227,9 @@ def _by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
     """Rows of the combined stream in tables of about `CHUNK_ROWS`, by stream."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for some in batches:
-        held.append(some)
-        rows += some.num_rows
-        if rows >= CHUNK_ROWS:
-            yield batch.graph.split(pa.Table.from_batches(held))
-            held, rows = [], 0
-    if held:
-        yield batch.graph.split(pa.Table.from_batches(held))
+    # No name keeps a lot while the next one is gathered.
+    lots = in_lots(batches, lambda some: some.num_rows, CHUNK_ROWS)
+    return map(batch.graph.split, map(pa.Table.from_batches, lots))
 
 
 def failed(batch: MicroBatch, error: TidestateError | NeedsJvmError) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ the number of windows. A partition with few parts is one band."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -149,12 +150,8 @@ def _next_cell(plan: GroupTables, view: StateView, low: int, moved: Numbers) -> 
 
 def _few(plan: GroupTables, view: StateView, windows_each: int) -> bool:
     """Whether the parts, each in so many windows, are few enough for one band."""
-    rows = 0
-    for part in view[PARTS].scan(folded=False):
-        rows += part.num_rows
-        if rows * windows_each > BAND_ROWS:
-            return False
-    return True
+    counts = accumulate(part.num_rows for part in view[PARTS].scan(folded=False))
+    return not any(rows * windows_each > BAND_ROWS for rows in counts)
 
 
 def _first(view: StateView, table: str, keys: KeyRange) -> pa.Table | None:

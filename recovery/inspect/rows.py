@@ -21,7 +21,7 @@ from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Output
 from tidestate.recovery.log.renames import columns_now
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, padded
 from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -231,11 +231,7 @@ def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> p
     """
     left = columns_now(rows.column_names, names)
     rows = rows.select(list(left)).rename_columns(list(left.values()))
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    return padded(rows, schema).select(schema.names).cast(schema)
 
 
 def state_difference(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.statestore.arrays import in_pieces
+from tidestate.statestore.arrays import in_lots, in_pieces
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers
 from tidestate.statestore.files.arrowfile import read_stream
@@ -87,7 +87,9 @@ def write_sorted(
     names may remain.
     """
     block_bytes = min(BLOCK_BYTES, most_in_block)
-    filled = _coalesced((batch for batch in batches if batch.num_rows), block_bytes)
+    # Small batches put together, so that they do not become small blocks.
+    lots = in_lots((batch for batch in batches if batch.num_rows), lambda batch: batch.nbytes, block_bytes)
+    filled = map(pa.concat_tables, lots)
     refs: list[FileRef] = []
     for first in filled:
         part = msgspec.structs.replace(name, part=len(refs))
@@ -293,20 +295,6 @@ def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> li
             own = spec.conform_keys(part) if op == DELETE else spec.conform(part)
             layers.append(cut(Layer(op, own, ordered=True), keys))
     return [layer for layer in layers if layer.rows.num_rows]
-
-
-def _coalesced(batches: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
-    """Small batches put together, so that they do not become small blocks."""
-    held: list[pa.Table] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= block_bytes:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)
 
 
 def _as_far_as(first: pa.Table, rest: Iterator[pa.Table], limit_bytes: int | None) -> Iterator[pa.Table]:

@@ -92,10 +92,9 @@ def _refused_first(
     ends = {EDGE_ENDS: many} if (many := out.num_rows - refused.num_rows) else {}
     if not refused.num_rows:
         return going, None, ends
-    out = refused
-    why = out[REFUSED].combine_chunks()
-    counters = {"events": out.num_rows, **{row["values"]: row["counts"] for row in pc.value_counts(why).to_pylist()}}
-    return going, plan.ledger(out, why, watermark), counters | ends
+    why = refused[REFUSED].combine_chunks()
+    counters = {row["values"]: row["counts"] for row in pc.value_counts(why).to_pylist()}
+    return going, plan.ledger(refused, why, watermark), {"events": refused.num_rows, **counters, **ends}
 
 
 def _new(
