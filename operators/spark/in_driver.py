@@ -68,7 +68,7 @@ class InDriver:
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
         if not small or not _small_state(batch, None):
             return None
-        threads = size >= LIMITS.thread_bytes and not any(plan.calls_user_code for plan in batch.graph.plans.values())
+        threads = size >= LIMITS.thread_bytes and not calls_user_code(batch)
         here = batch.divided(self._threads if threads else 1)
         try:
             return _tried(lambda: self._transport.run(here, blocks=_blocks(here, direct)))
@@ -82,8 +82,7 @@ class InDriver:
         """
         if not _small_state(batch, None):
             return None
-        user_code = any(plan.calls_user_code for plan in batch.graph.plans.values())
-        here = batch.divided(1 if user_code else self._threads)
+        here = batch.divided(1 if calls_user_code(batch) else self._threads)
         blocks = made(here)
         return None if blocks is None else _tried(lambda: self._transport.run(here, blocks=blocks))
 
@@ -92,6 +91,11 @@ class InDriver:
         if not _small_state(batch, after):
             return None
         return _tried(lambda: self._transport.run(replace(batch, tasks=1), after=after))
+
+
+def calls_user_code(batch: MicroBatch) -> bool:
+    """Whether functions of the user's are called in a batch."""
+    return any(plan.calls_user_code for plan in batch.graph.plans.values())
 
 
 def most_block_bytes(batch: MicroBatch) -> int:

@@ -23,7 +23,7 @@ from tidestate.operators.expressions.sql_types import quoted
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import SPARK_4, frame_of, to_tasks
-from tidestate.operators.spark.in_driver import InDriver, most_block_bytes
+from tidestate.operators.spark.in_driver import InDriver, calls_user_code, most_block_bytes
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.scan.batch import Pause, SparkRows
 from tidestate.operators.spark.scan.decide import NeedsJvmError
@@ -245,9 +245,7 @@ class SparkTransport:
         """
         driver, pause = self._in_driver, self._pause
         # Functions of the user's may take long: tasks call them in several processes, the driver in one thread.
-        if driver is None or not SPARK_4 or any(plan.calls_user_code for plan in batch.graph.plans.values()):
-            return None
-        if pause.skips():
+        if driver is None or not SPARK_4 or calls_user_code(batch) or pause.skips():
             return None
         most = most_block_bytes(batch)
         try:
