@@ -253,9 +253,9 @@ def as_column(value: object) -> Expr:
     return col(value) if isinstance(value, str) else as_expr(value)
 
 
-def call(function: str, *args: object) -> Expr:
+def call(function: str, *args: object, zone: str | None = None) -> Expr:
     """A call of a stored function; plain arguments become literals."""
-    return Expr(CallNode(function, tuple(as_expr(arg).tree for arg in args)))
+    return Expr(CallNode(function, tuple(as_expr(arg).tree for arg in args), zone))
 
 
 def _joined(function: str, left: object, right: object) -> Expr:

@@ -101,15 +101,13 @@ def _number_as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     limits = np.iinfo(dtype_of(kind))
     if values.dtype.kind == "f":
         # Both bounds are exact as doubles: minimum, and the first number above the maximum.
-        cut = np.trunc(values)
-        fits = (cut >= float(limits.min)) & (cut < float(limits.max + 1))
-        values = np.where(fits, cut, 0)
+        values = np.trunc(values)
+        fits = (values >= float(limits.min)) & (values < float(limits.max + 1))
     else:
         # Unsigned and signed are compared each with bounds that their own type has.
         low, high = max(limits.min, int(np.iinfo(values.dtype).min)), min(limits.max, int(np.iinfo(values.dtype).max))
         fits = (values >= low) & (values <= high)
-        values = np.where(fits, values, 0)
-    return arrow_column(values.astype(dtype_of(kind)), nulls | ~fits, kind)
+    return arrow_column(np.where(fits, values, 0).astype(dtype_of(kind)), nulls | ~fits, kind)
 
 
 def to_decimal(column: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:

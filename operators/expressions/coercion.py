@@ -80,19 +80,15 @@ def _wider_whole(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 def common_type(operands: Sequence[Operand]) -> pa.DataType | None:
     """The type in which operands meet; null if all are null, None if they do not meet."""
-    fixed_types = [operand.type for operand in operands if not operand.is_open]
     kind: pa.DataType | None = None
-    if fixed_types:
-        kind = fixed_types[0]
-        for other_type in fixed_types[1:]:
-            kind = None if kind is None else wider_type(kind, other_type)
-    if fixed_types and kind is None:
-        return None
-    for operand in operands:
-        if operand.is_open:
-            kind = operand.type if kind is None else _adapted(kind, operand)
-            if kind is None:
-                return None
+    # Literals last: they adapt to what the others have in common.
+    for operand in sorted(operands, key=lambda operand: operand.is_open):
+        if kind is None:
+            kind = operand.type
+        else:
+            kind = _adapted(kind, operand) if operand.is_open else wider_type(kind, operand.type)
+        if kind is None:
+            return None
     return kind
 
 
@@ -120,12 +116,9 @@ def brought_to(call: BoundCall, operand: Operand, kind: pa.DataType) -> Operand:
     if operand.type == kind:
         return operand
     result = apply_kernel(kind, partial(try_cast, kind=kind), operand)
-    if (
-        operand.constant is not None
-        and operand.constant.is_valid
-        and not (result.constant or operand.constant).is_valid
-    ):
-        call.refuse(f"a literal that is a {kind}, not {operand.constant.as_py()!r}, as it meets one")
+    literal = operand.constant
+    if literal is not None and literal.is_valid and not (result.constant or literal).is_valid:
+        call.refuse(f"a literal that is a {kind}, not {literal.as_py()!r}, as it meets one")
     return result
 
 

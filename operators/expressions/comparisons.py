@@ -67,11 +67,7 @@ def _bind_isin(call: BoundCall) -> Operand:
 
 
 def _is_any(value: Datum, *choices: Datum) -> pa.Array:
-    return reduce(
-        lambda flags, choice: run("or_kleene", flags, equal_values(value, choice)),
-        choices[1:],
-        equal_values(value, choices[0]),
-    )
+    return reduce(partial(run, "or_kleene"), (equal_values(value, choice) for choice in choices))
 
 
 def _is_in(column: pa.Array, values: pa.Array) -> pa.Array:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from tidestate.operators.expressions.builder import Expr, as_column, call
-from tidestate.operators.expressions.tree import CallNode
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -27,8 +26,7 @@ def _of_time(function: str, *args: object, zone: Zone) -> Expr:
             code="time-zone",
             found=f"{zone!r:.100}",
         )
-    tree = call(function, *args).tree
-    return Expr(CallNode(function, tree.args, zone)) if isinstance(tree, CallNode) else Expr(tree)
+    return call(function, *args, zone=zone)
 
 
 def coalesce(*columns: ColumnLike) -> Expr:

@@ -89,15 +89,10 @@ def _bind_element_at(call: BoundCall) -> Operand:
     """Of a list by its place from 1, or from -1 back; of a map by its key. Null where there is none."""
     kind = call.types[0]
     if pa.types.is_map(kind):
-        key = call.operands[1].constant
-        if (
-            key is None
-            or not key.is_valid
-            or not can_cast(key.type, kind.key_type)
-            or not is_comparable_type(kind.key_type)
-        ):
+        key, key_type = call.operands[1].constant, kind.key_type
+        if key is None or not (key.is_valid and can_cast(key.type, key_type) and is_comparable_type(key_type)):
             call.refuse("a map, and a literal of the type of its keys")
-        map_key = try_cast(pa.array([key.as_py()], key.type), kind.key_type)[0]
+        map_key = try_cast(pa.array([key.as_py()], key.type), key_type)[0]
         return apply_kernel(function_type(kind.item_type), partial(_of_map, key=map_key), call.operands[0])
     position = call.constant_whole(1, _PLACES)
     item = _list_item(call, kind)

@@ -199,11 +199,8 @@ def _first_day(days: Numbers, unit: str) -> Numbers:
 
 def _dates(call: BoundCall, *positions: int) -> list[Operand]:
     for position in positions:
-        if not (
-            pa.types.is_date32(call.types[position])
-            or pa.types.is_null(call.types[position])
-            or _is_text(call, position)
-        ):
+        kind = call.types[position]
+        if not (pa.types.is_date32(kind) or pa.types.is_null(kind) or _is_text(call, position)):
             call.refuse("dates; of a time make one with to_date")
     return [brought_to(call, call.operands[position], _DATE) for position in positions]
 
