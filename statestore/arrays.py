@@ -58,6 +58,20 @@ def in_lots(parts: Iterable[_T], size: Callable[[_T], int], least: int) -> Itera
         yield lot
 
 
+def in_shares(parts: Iterable[_T], size: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
+    """The parts in order, in lists whose sizes together are at most that, or which are one part."""
+    share: list[_T] = []
+    share_size = 0
+    for part in parts:
+        if share and share_size + size(part) > most:
+            yield share
+            share, share_size = [], 0
+        share.append(part)
+        share_size += size(part)
+    if share:
+        yield share
+
+
 def one_table(parts: Iterable[pa.Table | None]) -> pa.Table | None:
     """The rows of all parts that are there, in order; None where none is."""
     tables = [rows for rows in parts if rows is not None]

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from tidestate.statestore.arrays import in_shares
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.checked_input import CheckedInput
 from tidestate.statestore.files.refs import FileRef
@@ -119,15 +120,8 @@ class RowScan:
 
     def shares(self) -> list[RowScan]:
         """The parts for tasks, in order: files together up to `SHARE_BYTES`, each computed part alone."""
-        shares: list[list[ScanPart]] = []
-        size = 0
-        for part in self.parts:
-            if not shares or self.is_computed or size + part.size > SHARE_BYTES:
-                shares.append([])
-                size = 0
-            shares[-1].append(part)
-            size += part.size
-        return [replace(self, parts=tuple(share)) for share in shares]
+        most = -1 if self.is_computed else SHARE_BYTES
+        return [replace(self, parts=tuple(share)) for share in in_shares(self.parts, lambda part: part.size, most)]
 
     def batches(self, where: ds.Expression | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a filter, by part, in order."""

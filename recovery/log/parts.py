@@ -18,6 +18,7 @@ from cachetools import FIFOCache
 
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.manifest_file import InvalidManifest, check_entries
+from tidestate.statestore.arrays import in_lots
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef, Location, PartitionState, state_folder
@@ -225,16 +226,8 @@ def _decoded(data: bytes, name: str, operator: OperatorState, ref: FileRef, chec
 
 def _cut(partitions: Sequence[PartitionState]) -> Iterator[dict[int, PartitionState]]:
     """All partitions, in parts of about `PART_BYTES`."""
-    held: dict[int, PartitionState] = {}
-    size = 0
-    for number, one in enumerate(partitions):
-        held[number] = one
-        size += len(msgspec.json.encode(one))
-        if size >= PART_BYTES:
-            yield held
-            held, size = {}, 0
-    if held:
-        yield held
+    lots = in_lots(enumerate(partitions), lambda pair: len(msgspec.json.encode(pair[1])), PART_BYTES)
+    return (dict(lot) for lot in lots)
 
 
 def _young(changes: Sequence[FileRef], entries: int) -> int:

@@ -188,8 +188,7 @@ class FileTable:
     def bands(self, keys: KeyRange, *, fold: bool = False, reverse: bool = False) -> list[KeyRange]:
         """``keys`` cut into bands, in key order. To ``fold`` makes copies of rows, so level 0 is cut as well."""
         if fold:
-            for source in self._sources:
-                source.arrange(keys, LEVEL_0_BANDS * self._band_bytes)
+            self._arrange(keys, LEVEL_0_BANDS * self._band_bytes)
         bands = self._bands(keys)
         if len(bands) > ARRANGE_BANDS:
             self._arrange(keys)
@@ -199,13 +198,13 @@ class FileTable:
         edges = [keys.lower, *self._cuts(keys), keys.upper]
         return [KeyRange(low, high) for low, high in pairwise(edges)]
 
-    def _arrange(self, keys: KeyRange) -> None:
+    def _arrange(self, keys: KeyRange, limit_bytes: int = 0) -> None:
         for source in self._sources:
-            source.arrange(keys, 0)
+            source.arrange(keys, limit_bytes)
 
     def ranges_by_size(self) -> list[KeyRange]:
         """All keys, cut where folded files say that a band is full. Level 0 is not read."""
-        return [KeyRange(low, high) for low, high in pairwise([None, *self._cuts(EVERYTHING), None])]
+        return self._bands(EVERYTHING)
 
     def layers(self, band: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
         """Everything in a band, oldest first."""
@@ -272,10 +271,11 @@ class FileTable:
 
 def _inside(keys: KeyRange, cut: Cut) -> bool:
     """Whether ``cut`` lies within ``keys``: a bound may have fewer values than the key."""
-    low = keys.lower is None or cut.values[: len(keys.lower.values)] >= keys.lower.values
-    if keys.lower is not None and keys.lower.after:
-        low = cut.values[: len(keys.lower.values)] > keys.lower.values
-    high = keys.upper is None or cut.values[: len(keys.upper.values)] < keys.upper.values
-    if keys.upper is not None and keys.upper.after:
-        high = cut.values[: len(keys.upper.values)] <= keys.upper.values
+    low = keys.lower is None or _is_behind(cut.values, keys.lower)
+    high = keys.upper is None or not _is_behind(cut.values, keys.upper)
     return low and high
+
+
+def _is_behind(key: Key, bound: Cut) -> bool:
+    leading = key[: len(bound.values)]
+    return leading > bound.values if bound.after else leading >= bound.values

@@ -38,11 +38,10 @@ def fold_into(
 ) -> list[FileRef]:
     """Fold what ``table`` has within ``keys`` into files in key order; none when no row is left."""
     if kind == "snapshot":
-        return write_sorted(objects, spec, kind, name, table.scan(keys), file_bytes, most_in_block)
-    bands = (table.layers(band) for band in table.bands(keys, fold=True))
-    return write_sorted(
-        objects, spec, kind, name, (_run(spec, layers) for layers in bands), file_bytes, most_in_block
-    )
+        rows = table.scan(keys)
+    else:
+        rows = (_run(spec, table.layers(band)) for band in table.bands(keys, fold=True))
+    return write_sorted(objects, spec, kind, name, rows, file_bytes, most_in_block)
 
 
 @dataclass(frozen=True)

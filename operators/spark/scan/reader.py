@@ -34,6 +34,7 @@ from tidestate.operators.spark.scan.decide import (
 )
 from tidestate.recovery.log.ranges import merged_ranges
 from tidestate.recovery.spark.parquet_types import is_written_as
+from tidestate.statestore.arrays import in_shares
 from tidestate.statestore.errors import TidestateError, expect
 from tidestate.statestore.storage.foreign import HeldRanges, foreign_files
 
@@ -237,15 +238,7 @@ def divide(files: Iterable[FileRange]) -> tuple[tuple[FileRange, ...], ...]:
     ranges = [part for file in sorted(files, key=_order) for part in _parts(file)]
     weight = sum(_weight(file_range) for file_range in ranges)
     most = min(max(weight // TASKS, LEAST_BYTES), MOST_BYTES)
-    tasks: list[list[FileRange]] = []
-    full = 0
-    for file_range in ranges:
-        if not tasks or full + _weight(file_range) > most:
-            tasks.append([])
-            full = 0
-        tasks[-1].append(file_range)
-        full += _weight(file_range)
-    return tuple(map(tuple, tasks))
+    return tuple(tuple(share) for share in in_shares(ranges, _weight, most))
 
 
 def row_groups(middles: Sequence[int], file_range: FileRange) -> list[int]:
