@@ -13,6 +13,8 @@ from typing import Any
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 
+from tidestate.statestore.arrays import in_shares
+
 _SMALL_FILE_BYTES = 32 << 20
 """Files from this size on are left as they are."""
 _TOGETHER_BYTES = 64 << 20
@@ -46,11 +48,4 @@ def _small_files(table: Any) -> Iterator[list[Any]]:
         if is_small and file.spec_id == table.spec().spec_id and not task.delete_files:
             of_partition[tuple(file.partition[place] for place in range(len(file.partition)))].append(task)
     for tasks in of_partition.values():
-        group, size = list[Any](), 0
-        for task in tasks:
-            if group and size + task.file.file_size_in_bytes > _TOGETHER_BYTES:
-                yield group
-                group, size = [], 0
-            group.append(task)
-            size += task.file.file_size_in_bytes
-        yield group
+        yield from in_shares(tasks, lambda task: task.file.file_size_in_bytes, _TOGETHER_BYTES)

@@ -76,14 +76,11 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
     backlog = _count("max-undelivered", texts["max-undelivered"]) if "max-undelivered" in texts else None
     return HealthLimits(
         running="running" in texts,
-        lag_us=spans.get("lag_us"),
-        age_us=spans.get("age_us"),
         rejected=count,
         rejected_share=share,
-        within_us=spans.get("within_us", 3_600_000_000),
         undelivered=backlog,
-        waiting_us=spans.get("waiting_us"),
         count_idle="count-idle" in texts,
+        **spans,
     )
 
 

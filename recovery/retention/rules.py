@@ -58,9 +58,8 @@ class CheckpointRetention:
             object.__setattr__(self, name, text)
 
     def __repr__(self) -> str:
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        usual = {field.name: field.default for field in fields(self)}
-        texts = (f"{name}={value!r}" for name, value in settings.items() if value != usual[name])
+        settings = ((field, getattr(self, field.name)) for field in fields(self))
+        texts = (f"{field.name}={value!r}" for field, value in settings if value != field.default)
         return f"CheckpointRetention({', '.join(texts)})"
 
     @property
