@@ -27,6 +27,7 @@ import pyarrow.types as pt
 from tidestate.operators.describe.stages import TimeUnit
 from tidestate.operators.stages.bad_rows import failing_rows
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.spec.plain import floored
 
 _LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DAY = (
@@ -212,14 +213,7 @@ def _counted(numbers: pa.Array, kind: pa.TimestampType, epoch: TimeUnit) -> pa.A
     in microseconds, as which event times are compared.
     """
     have, want = _PER_SECOND[epoch], _PER_SECOND[kind.unit]
-    if want >= have:
-        counts = pc.multiply_checked(numbers, want // have)
-    else:
-        by = have // want
-        # Towards zero; nothing here leaves 64 bits, where a remainder that is taken off a negative number may.
-        quotients = pc.divide(numbers, by)
-        goes_up = pc.greater(pc.multiply(quotients, by), numbers)
-        counts = pc.subtract(quotients, goes_up.cast(pa.int64()))
+    counts = pc.multiply_checked(numbers, want // have) if want >= have else floored(numbers, have // want)
     instants = counts.cast(kind)
     instants.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns")
     return instants

@@ -35,7 +35,7 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.prefetch import prefetch
 from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.table.group_ids import group_ids
-from tidestate.statestore.table.sorting import shared_ranks
+from tidestate.statestore.table.sorting import lasts, shared_ranks
 
 STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
 """Columns with the start and end of a window."""
@@ -281,10 +281,7 @@ def rows_by_key(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Number
     there is none.
     """
     ranks, count = shared_ranks([before.select(key), after.select(key)])
-    indices = np.full((2, count), -1)
-    for index, rank in zip(indices, ranks, strict=True):
-        index[rank] = np.arange(len(rank))
-    return indices
+    return np.stack([lasts(rank, count) for rank in ranks])
 
 
 def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:

@@ -222,9 +222,9 @@ def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa
     if time_zone is not None and pt.is_timestamp(source_kind) and source_kind.tz is None:
         return _instants(_converted(values, plain_type(source_kind), None), time_zone)
     if source_kind == pa.time64("ns") or (pt.is_timestamp(source_kind) and source_kind.unit == "ns"):
-        return _floored(values.view(pa.int64()), 1000).view(kind)
+        return floored(values.view(pa.int64()), 1000).view(kind)
     if pt.is_date64(source_kind):
-        return _floored(values.view(pa.int64()), _DAY_MS).cast(pa.int32()).view(kind)
+        return floored(values.view(pa.int64()), _DAY_MS).cast(pa.int32()).view(kind)
     if pt.is_struct(source_kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
         pairs = zip(struct_fields(values), fields, strict=True)
@@ -240,10 +240,12 @@ def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa
     return values.cast(kind)
 
 
-def _floored(numbers: pa.Array, by: int) -> pa.Array:
-    """Whole numbers divided by a positive one, rounded down: Arrow rounds towards zero."""
+def floored(numbers: pa.Array, by: int) -> pa.Array:
+    """Whole numbers divided by a positive one, rounded down."""
+    # Towards zero; nothing here leaves 64 bits, where a remainder that is taken off a negative number may.
     quotients = pc.divide(numbers, by)
-    return pc.subtract(quotients, pc.greater(pc.multiply(quotients, by), numbers).cast(pa.int64()))
+    goes_up = pc.greater(pc.multiply(quotients, by), numbers)
+    return pc.subtract(quotients, goes_up.cast(pa.int64()))
 
 
 def _instants(times: pa.Array, time_zone: str) -> pa.Array:
