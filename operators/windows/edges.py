@@ -43,7 +43,7 @@ from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
-from tidestate.statestore.table.sorting import each_once, order, ranks, shared_ranks
+from tidestate.statestore.table.sorting import each_once, lasts, order, ranks, shared_ranks
 
 FARTHEST = 2**61
 """Farther than any event time, and near enough that windows around it stay in int64."""
@@ -324,8 +324,7 @@ def _moments(
     """The order in which edges and ends that arrive count, within each of ``many`` identities."""
     by = list(plan.input.order)
     both = pa.concat_tables([begins.select(by), ends.select(by)])
-    moments = np.empty(both.num_rows, np.int64)
-    moments[order(both)] = np.arange(both.num_rows)
+    moments = lasts(order(both), both.num_rows)
     identity, origin = np.concatenate([of_begins, of_ends]), ranks(both.select(by[:-1]))[0]
     least, most = np.full(many, both.num_rows), np.full(many, -1)
     np.minimum.at(least, identity, origin)

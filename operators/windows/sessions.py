@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.arrowtypes import is_position, positions
-from tidestate.statestore.table.sorting import firsts, order, ranks, shared_ranks
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shared_ranks
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ def in_key_order(keys: pa.Table) -> Numbers:
     if count < 2 or all(is_position(column.type) and not column.null_count for column in keys.columns):
         return numbers
     by_key = order(keys.take(pa.array(firsts(numbers, count))))
-    places = np.empty(count, np.int64)
-    places[by_key] = np.arange(count)
-    return places[numbers]
+    return lasts(by_key, count)[numbers]
 
 
 def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Flags:

@@ -209,9 +209,7 @@ def _encoded(column: pa.ChunkedArray) -> tuple[Numbers, int]:
     encoded = cast(pa.DictionaryArray, column.dictionary_encode("encode").combine_chunks())
     numbers, distinct = encoded.indices.to_numpy(), encoded.dictionary
     if not distinct.null_count and is_position(distinct.type):
-        by_value = np.empty(len(distinct), np.int64)
-        by_value[sorting(positions(distinct))] = np.arange(len(distinct))
-        return by_value[numbers], len(distinct)
+        return lasts(sorting(positions(distinct)), len(distinct))[numbers], len(distinct)
     return numbers.astype(np.int64), len(distinct)
 
 

@@ -20,6 +20,7 @@ from tidestate.statestore.stores.rocks.keys import KeyCodec, prefix_end
 from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 from tidestate.statestore.table.fold import combine, fold
 from tidestate.statestore.table.layers import SCAN_ROWS, assign_keys, check_requests, unexpired
+from tidestate.statestore.table.sorting import lasts
 
 CHUNK_BYTES = 64 << 20
 """Bytes of rows that are read or encoded at once."""
@@ -57,9 +58,7 @@ class RocksTable:
         wanted = self.spec.conform_keys(keys)
         distinct, code = _distinct(self._keys.encode(wanted))
         at, rows = self._get(distinct, self.expired)
-        slot = np.full(distinct.count, -1)
-        slot[at] = np.arange(len(at))
-        place = slot[code]
+        place = lasts(at, distinct.count)[code]
         for column in wanted.columns:
             if column.null_count:
                 place[np.asarray(column.is_null())] = -1
