@@ -16,7 +16,7 @@ from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.plan.transition import Timer
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.progress.watermarks import BEGINNING_US, END_US
-from tidestate.statestore.arrays import Times
+from tidestate.statestore.arrays import Times, flags_at
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -127,9 +127,7 @@ def _without_partner(
         windows = pa.table({"row": matched, DUE: np.concatenate(ends) - 1})
         unmatched = ~among(pa.table({"row": numbers, DUE: dues}), windows, ["row", DUE])
     else:
-        flags = np.ones(rows.num_rows, bool)
-        flags[matched] = False
-        unmatched = flags[numbers]
+        unmatched = ~flags_at(rows.num_rows, matched)[numbers]
     return numbers[unmatched], dues[unmatched]
 
 

@@ -26,7 +26,7 @@ import pyarrow.types as pt
 
 from tidestate.operators.describe.stages import TimeUnit
 from tidestate.operators.stages.bad_rows import failing_rows
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, flags_at
 from tidestate.statestore.spec.plain import floored
 
 _LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -128,10 +128,8 @@ def _misfits(values: pa.Array, kind: pa.DataType, epoch: TimeUnit | None) -> Fla
         flags: Flags = np.logical_or.reduce(parts)
         return flags
     if pt.is_list(kind) and isinstance(values, pa.ListArray):
-        bad = np.zeros(len(values), bool)
         parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
-        bad[parents[_misfits(values.flatten(), kind.value_type, epoch)]] = True
-        return bad
+        return flags_at(len(values), parents[_misfits(values.flatten(), kind.value_type, epoch)])
     return pc.fill_null(pc.invert(_fits(values, kind, epoch)), False).to_numpy(zero_copy_only=False)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, flags_at
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 
 ROOM = 4
@@ -81,9 +81,7 @@ def addresses_of(columns: Sequence[pa.ChunkedArray]) -> Addresses | None:
         count *= grid.size
         grids.append(grid)
     # What has a mark is a group: this sorts the groups without sorting a row.
-    marks = np.zeros(count, bool)
-    marks[codes] = True
-    return Addresses(codes, count, np.flatnonzero(marks), tuple(grids))
+    return Addresses(codes, count, np.flatnonzero(flags_at(count, codes)), tuple(grids))
 
 
 def on_grid(values: Numbers, room: int) -> tuple[ValueGrid, Numbers] | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Flags, Numbers, ends_of
+from tidestate.statestore.arrays import Flags, Numbers, ends_of, flags_at
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.table.addresses import LARGEST, ROOM, SAMPLE, on_grid
 
@@ -103,9 +103,7 @@ def closed_up(codes: Numbers, span: int) -> tuple[Numbers, int]:
         numbers = np.empty(len(codes), np.int64)
         numbers[by_code] = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
         return numbers, int(numbers[by_code[-1]]) + 1 if len(codes) else 0
-    seen = np.zeros(span, bool)
-    seen[codes] = True
-    distinct = np.flatnonzero(seen)
+    distinct = np.flatnonzero(flags_at(span, codes))
     if len(distinct) == span:
         return codes, span
     numbers = np.empty(span, np.int64)

@@ -41,8 +41,7 @@ def record(plan: MessageWindows, view: StateView, accepted: pa.Table, context: C
     refused = _refused_by_rule(plan, view, accepted, context) if plan.metadata.refuses else None
     pairs, kept = message_windows(plan, accepted, numbers, context), None
     if numbers is not None:  # what lies between counted windows is needed by none
-        pairs, kept = iter([every := next(pairs)]), np.zeros(accepted.num_rows, bool)
-        kept[every[0]] = True
+        pairs, kept = iter([every := next(pairs)]), flags_at(accepted.num_rows, every[0])
     return _recorded(plan, view, accepted, pairs, refused, numbers, context, kept)
 
 

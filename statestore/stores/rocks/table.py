@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import WriteBatch
 
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, flags_at
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, after_expiry, check_range
 from tidestate.statestore.spec.tables import TableSpec
@@ -106,8 +106,7 @@ class RocksTable:
         goal = sweep.bound if sweep.at else bound
         values = self._database.scan(sweep.at or self._keys.start, self._keys.end).read(self._chunk)
         rows = self._decoded(values)
-        dead = np.ones(rows.num_rows, bool)
-        dead[_living(self.spec, rows, bound)] = False
+        dead = ~flags_at(rows.num_rows, _living(self.spec, rows, bound))
         self._delete(rows.filter(pa.array(dead)).select(self.spec.key_names), batch)
         if len(values) < self._chunk:
             return Sweep(bound=goal)
