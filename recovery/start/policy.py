@@ -52,9 +52,5 @@ class Policy:
                 "messages=stop|rebuild|replay|forget, dropped=ask|refuse|accept), and damaged=reset cannot be "
                 "combined with messages=rebuild|replay|forget",
                 code="policy",
-                second=self.second,
-                damaged=self.damaged,
-                spark=self.spark,
-                messages=self.messages,
-                dropped=self.dropped,
+                **vars(self),
             )
