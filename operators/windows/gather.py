@@ -35,7 +35,7 @@ from tidestate.operators.windows.names import (
 )
 from tidestate.operators.windows.sessions import merge_sessions, overlapped
 from tidestate.operators.windows.tables import Gathered, GroupTables, column_numbers, trigger_finished, with_columns
-from tidestate.statestore.arrays import Flags, Numbers, Values, padded
+from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
@@ -225,7 +225,9 @@ def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Conte
 
 def fresh_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
     """Arrivals as groups, where there is one of each and none is stored."""
-    fresh = padded(_as_groups(plan, new, context), plan.whole.schema)
+    fresh = _as_groups(plan, new, context)
+    for column in plan.remembered:
+        fresh = fresh.append_column(column.name, pa.nulls(fresh.num_rows, column.arrow))
     zero = pa.array(np.zeros(fresh.num_rows, np.int64))
     columns = [zero if name in (PANES, EMITTED, CLOSED) else fresh[name] for name in plan.whole.schema.names]
     return pa.table(columns, schema=plan.whole.schema)

@@ -62,7 +62,7 @@ from tidestate.operators.windows.names import (
 )
 from tidestate.operators.windows.shown import PaneCondition
 from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
-from tidestate.statestore.arrays import Flags, Numbers, Values, constant, flags_at, padded
+from tidestate.statestore.arrays import Flags, Numbers, Values, constant, flags_at
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.lists import flat
@@ -530,7 +530,9 @@ class GroupTables(WindowedPlan):
 
     def as_whole(self, stored: pa.Table) -> pa.Table:
         """Rows of `groups` as rows of `whole`; what is not stored is null."""
-        return self.whole.conform(padded(stored, self.whole.schema))
+        for name in sorted(self._unset):
+            stored = stored.append_column(name, pa.nulls(stored.num_rows, pa.int64()))
+        return self.whole.conform(stored)
 
     @cached_property
     def groups(self) -> TableSpec:

@@ -25,7 +25,7 @@ from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.tables import GroupTables, with_columns
-from tidestate.statestore.arrays import Flags, Numbers, Times, Values, padded
+from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each
 from tidestate.statestore.messages.keys import KeyMeasure, Layout
@@ -205,10 +205,13 @@ class MessageWindows(GroupTables, ReplayedPlan):
         """Events as rows of `exchanged`. Raises `UsageError` for one without an identity."""
         equal = self.messages.equal_names if self.messages is not None else []
         self.known_by.check_known(events, [name for name in equal if name not in self.input.key_names])
-        if self.names_windows and ONLY in events.column_names:
-            events = events.append_column(FOR_WINDOW, events[ONLY])
-        schema = self.exchanged.schema
-        return padded(events, schema).select(schema.names).cast(schema)
+        if self.names_windows:
+            only = events[ONLY] if ONLY in events.column_names else pa.nulls(events.num_rows, pa.int64())
+            events = events.append_column(FOR_WINDOW, only)
+        for column in self._generated:
+            if column.name not in events.column_names:
+                events = events.append_column(column.name, pa.nulls(events.num_rows, column.arrow))
+        return events.select(self.exchanged.schema.names).cast(self.exchanged.schema)
 
     def events_in(self, arriving: pa.Table) -> pa.Table:
         """The events in rows of `exchanged`."""
