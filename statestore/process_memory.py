@@ -18,6 +18,8 @@ from functools import cache
 import pyarrow as pa
 
 CHOSEN_BY = "ARROW_DEFAULT_MEMORY_POOL"
+OUR_CHOICE = "TIDESTATE_MEMORY_POOL"
+"""Has the value of the first, where the package and no user has chosen it."""
 HEAP_CHOSEN_BY = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 FREE_END_BYTES = 1 << 30
 """The free end of the heap, from which the library gives it back by itself, in the middle of a step."""
@@ -36,8 +38,9 @@ CROWDED_RELEASE_S, LONGEST_RELEASE_S = 0.25, 32.0
 
 @dataclass
 class _Releases:
-    """What the releases of this process have come to."""
+    """Whether the allocators of this process are chosen, and what its releases have come to."""
 
+    has_chosen: bool = False
     last_s: float | None = None
     crowded_pause_s: float = CROWDED_RELEASE_S
 
@@ -45,17 +48,22 @@ class _Releases:
 _releases = _Releases()
 
 
-@cache
-def prefer_allocators() -> None:
-    """Let Arrow allocate from the heap of the GNU C library, and the heap keep what is freed. The user's choice of
-    either, by environment variables or `pyarrow.set_memory_pool`, stays. Without that library it is jemalloc.
+def prefer_allocators(*, apart: bool = False) -> None:
+    """Let Arrow allocate from the heap of the GNU C library, and the heap keep what is freed; ``apart`` from it, and
+    without that library, with jemalloc. Only the first call of a process does anything. The user's choice of either,
+    by environment variables or `pyarrow.set_memory_pool`, stays.
 
-    Arrow's default mimalloc keeps much of what was freed, for good; jemalloc gives it back within a step. Functions
-    of Arrow that take no pool use the one that the variable named when Arrow was loaded: the package sets it, if it
-    is imported before Arrow.
+    Arrow's default mimalloc keeps much of what was freed, for good; jemalloc gives it back within a second. The heap
+    is for steps in the first thread of a process: the heaps of other threads, as Spark's driver has them, give memory
+    back in each step and take it again. Functions of Arrow that take no pool use the one that the variable named when
+    Arrow was loaded.
     """
-    if CHOSEN_BY not in os.environ and pa.default_memory_pool().backend_name == "mimalloc":
-        if _mallopt() is not None:
+    if _releases.has_chosen:
+        return
+    _releases.has_chosen = True
+    is_free = os.environ.get(CHOSEN_BY) == os.environ.get(OUR_CHOICE)
+    if is_free and pa.default_memory_pool().backend_name == os.environ.get(OUR_CHOICE, "mimalloc"):
+        if not apart and _mallopt() is not None:
             pa.set_memory_pool(pa.system_memory_pool())
         elif "jemalloc" in pa.supported_memory_backends():
             pa.set_memory_pool(pa.jemalloc_memory_pool())

@@ -16,14 +16,10 @@ _MODULES = (*_NAMESPACES, "operators", "recovery", "statestore")
 _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
 
-if sys.platform == "linux" and "pyarrow" not in sys.modules:
-    # Arrow's own choice keeps much of what was freed: see `statestore.process_memory`. Spark's workers inherit it.
-    # Every Python may know the name of this setting; only the GNU C library has a value for it.
-    try:
-        _GNU = bool(os.confstr("CS_GNU_LIBC_VERSION"))
-    except (OSError, ValueError):
-        _GNU = False
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system" if _GNU else "jemalloc")
+if sys.platform == "linux" and "pyarrow" not in sys.modules and "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
+    # Arrow's own choice keeps much of what was freed: see `statestore.process_memory`. Processes that are started
+    # from here, as Spark's workers are, inherit both, and know by the second that no user has chosen.
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = os.environ["TIDESTATE_MEMORY_POOL"] = "jemalloc"
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.
 if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.path.join(_CHECKOUT, "pyproject.toml")):

@@ -184,7 +184,7 @@ def computed_columns(stages: Iterable[Stage]) -> set[str]:
     return {name for stage in stages if isinstance(stage, Compute) for name in stage.makes}
 
 
-def check_raw_identity(stages: Iterable[Stage], identity: Iterable[str | None], **whose: str) -> None:
+def check_raw_identity(stages: Iterable[Stage], identity: Iterable[str | None], **whose: str | None) -> None:
     """Check that what messages are known by is not computed. Raises `UsageError` (``stage-identity``)."""
     if names := sorted(computed_columns(stages).intersection(identity)):
         raise UsageError(

@@ -12,7 +12,6 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.job_streams import check_streams_read
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import PANE_KIND, Plan
@@ -304,7 +303,13 @@ def downstream_rows(plan: Plan, panes: pa.Table) -> pa.Table:
 def one_batch(graph: Graph, batch: pa.Table | Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """A batch by stream. Raises `UsageError` for an unknown stream, or a single table for several streams."""
     if isinstance(batch, Mapping):
-        check_streams_read(batch, graph.streams)
+        if strange := sorted(set(batch) - set(graph.streams)):
+            raise UsageError(
+                "no operator reads these streams: remove them",
+                code="streams",
+                found=strange,
+                streams=list(graph.streams),
+            )
         return {name: with_fields(rows, graph.streams[name]) for name, rows in batch.items()}
     if len(graph.streams) > 1:
         raise UsageError("give one table for each stream, by name", code="streams", streams=list(graph.streams))

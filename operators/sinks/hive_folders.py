@@ -11,7 +11,6 @@ import pyarrow as pa
 from tidestate.operators.sinks.partitions import NULL_FOLDER, TargetPartitions
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.lists import whole
 
 _LONGEST = 255
 """Bytes of a name in most file systems."""
@@ -30,7 +29,8 @@ def by_folder(rows: pa.Table, partitions: TargetPartitions) -> Iterator[tuple[st
     codes: Numbers = np.zeros(rows.num_rows, np.int64)
     levels = []
     for name in partitions.names:
-        encoded = whole(rows[name].combine_chunks().dictionary_encode("encode"))
+        encoded = rows[name].combine_chunks().dictionary_encode("encode")
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         values = encoded.dictionary.to_pylist()
         levels.append([_folder(name, value) for value in values])
         codes = codes * max(1, len(values)) + encoded.indices.to_numpy(zero_copy_only=False)

@@ -7,7 +7,7 @@ times without a zone as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -167,7 +167,7 @@ def _has_days(kind: pa.DataType) -> bool:
     return bool(pt.is_timestamp(kind) or pt.is_date32(kind))
 
 
-_FITS = {"value": _is_value, "day": _has_days, "hour": pt.is_timestamp}
+_FITS: dict[str, Callable[[pa.DataType], bool]] = {"value": _is_value, "day": _has_days, "hour": pt.is_timestamp}
 _KINDS = {
     "value": "partitions are by texts, whole numbers, booleans or dates: use sinks.day(…) or sinks.hour(…) for times",
     "day": "a column without times or dates has no days",

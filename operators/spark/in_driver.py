@@ -19,6 +19,7 @@ from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.operators.spark.tasks import stream_pieces
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.process_memory import prefer_allocators
 
 log = logging.getLogger("tidestate")
 
@@ -55,6 +56,7 @@ class InDriver:
     """
 
     def __init__(self, threads: int) -> None:
+        prefer_allocators(apart=True)
         self._transport, self._threads = InProcess(), threads
         self._too_large = sys.maxsize
         """The least size of files that turned out to be too large: such batches are not tried again."""

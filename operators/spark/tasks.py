@@ -32,6 +32,7 @@ from tidestate.operators.spark.scan.reader import DirectBatch, read_ranges
 from tidestate.statestore.arrays import in_lots
 from tidestate.statestore.errors import TidestateError, invariant
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.process_memory import prefer_allocators
 
 CHUNK_ROWS = 1 << 20
 """The number of input rows that are classified at once; it bounds a task's memory."""
@@ -150,7 +151,7 @@ def map_side(
     """Stage 0 of a task, which reads these rows of the combined stream. Also called for an input partition without
     rows. Waiting for ``batches`` is time of this ``phase``.
     """
-    _freeze_once()
+    _prepare_once()
     try:
         yield from exchanged_rows(admit_rows(batch, _task_number(), stream_pieces(batch, batches), phase))
     except (TidestateError, NeedsJvmError) as error:
@@ -172,7 +173,7 @@ def level_side(
     """A later stage of a task. Yields results, blocks, and the rows for later levels. With ``after`` the micro-batch
     has no input, and ends so: the rows are only the number of the task.
     """
-    _freeze_once()
+    _prepare_once()
     task, blocks = _task_number(), list[Block]()
     if after is None:
         # With spark.sql.execution.arrow.useLargeVarTypes Spark hands over large_binary for binary.
@@ -331,12 +332,15 @@ def _task_number() -> int:
     return context.partitionId() if context is not None else 0
 
 
-_frozen = False
+_prepared = False
 
 
-def _freeze_once() -> None:
-    """Spark's worker runs a full garbage collection after every task; freezing the loaded modules makes it cheap."""
-    global _frozen
-    if not _frozen:
+def _prepare_once() -> None:
+    """Choose the allocators of this worker. Spark runs a full garbage collection after every task, which freezing the
+    loaded modules makes cheap.
+    """
+    global _prepared
+    if not _prepared:
+        prefer_allocators(apart=True)
         gc.freeze()
-        _frozen = True
+        _prepared = True

@@ -35,7 +35,7 @@ class _BoundStage(Generic[S]):
 
 
 class BoundCompute(_BoundStage[Compute]):
-    """Columns that are computed."""
+    """A stage that computes columns of each row."""
 
     @property
     def makes(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class BoundCompute(_BoundStage[Compute]):
 
 
 class BoundFilter(_BoundStage[Filter]):
-    """The rows that stay."""
+    """A stage that says which rows stay."""
 
     @property
     def makes(self) -> tuple[str, ...]:

@@ -11,16 +11,15 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import LONG
+from tidestate.statestore.process_memory import CHOSEN_BY, OUR_CHOICE
 
 RUN = """
+import FIRST
 import pyarrow as pa
 from tidestate.statestore.process_memory import prefer_allocators
+USER
+prefer_allocators(apart=APART)
 prefer_allocators()
-print(pa.default_memory_pool().backend_name)
-"""
-FIRST = """
-import tidestate
-import pyarrow as pa
 print(pa.default_memory_pool().backend_name)
 """
 LARGE = """
@@ -86,34 +85,32 @@ for _ in range(10):
     np.ones(400_000, np.int64)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3_000)
 """
-MUSL = """
-import errno, os
-
-def confstr(name):
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-os.confstr = confstr  # as with musl, which knows the name and has no value
-import tidestate
-print(os.environ["ARROW_DEFAULT_MEMORY_POOL"])
-"""
 GNU = sys.platform == "linux" and hasattr(CDLL(None), "gnu_get_libc_version")
 
 
-@pytest.mark.parametrize("begin", ["arrow first", "tidestate first"])
-@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "jemalloc"] if LONG else ["jemalloc"])])
+@pytest.mark.parametrize("first", ["pyarrow", "tidestate"])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("chosen", [None, *(["mimalloc", "system"] if LONG else ["system"])])
 @pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")
-def test_arrow_allocates_from_the_heap_unless_the_user_has_chosen(begin: str, chosen: str | None) -> None:
+def test_arrow_allocates_from_the_heap_or_apart_unless_the_user_has_chosen(
+    first: str, apart: bool, chosen: str | None
+) -> None:
     if chosen is not None and chosen not in pa.supported_memory_backends():
         pytest.skip(f"pyarrow was built without {chosen}")
-    others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
-    environment = others | ({"ARROW_DEFAULT_MEMORY_POOL": chosen} if chosen else {})
-    assert _printed(RUN if begin == "arrow first" else FIRST, environment) == (chosen or "system")
+    environment = _without_choice() | ({"ARROW_DEFAULT_MEMORY_POOL": chosen} if chosen else {})
+    script = RUN.replace("FIRST", first).replace("APART", str(apart)).replace("USER", "")
+    assert _printed(script, environment) == (chosen or ("jemalloc" if apart else "system"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the package leaves Arrow as it is")
-def test_without_the_gnu_c_library_arrow_has_an_allocator_of_its_own() -> None:
-    others = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
-    assert _printed(MUSL, others) == "jemalloc"
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")
+def test_a_pool_that_was_set_and_what_a_child_inherits(apart: bool) -> None:
+    """A child has the choice of the package in its environment, and takes it for no user's."""
+    script = RUN.replace("FIRST", "tidestate").replace("APART", str(apart))
+    own = "pa.set_memory_pool(pa.mimalloc_memory_pool())"
+    assert _printed(script.replace("USER", own), _without_choice()) == "mimalloc"
+    inherited = _without_choice() | dict.fromkeys((CHOSEN_BY, OUR_CHOICE), "jemalloc")
+    assert _printed(script.replace("USER", ""), inherited) == ("jemalloc" if apart else "system")
 
 
 @pytest.mark.skipif(not GNU, reason="the heap is that of the GNU C library")
@@ -150,6 +147,11 @@ def test_a_crowded_process_releases_more_often_unless_that_is_in_vain(
 @pytest.mark.skipif(sys.platform != "linux", reason="the heap is trimmed with malloc_trim")
 def test_what_a_large_step_has_freed_goes_back_to_the_system() -> None:
     assert _printed(LARGE, dict(os.environ)) == "True True"
+
+
+def _without_choice() -> dict[str, str]:
+    """The environment without the allocator that this process has chosen."""
+    return {name: value for name, value in os.environ.items() if name not in (CHOSEN_BY, OUR_CHOICE)}
 
 
 def _printed(script: str, environment: dict[str, str]) -> str:
