@@ -80,7 +80,7 @@ class DurableStore:
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
-        bounds = loadable(self._specs, self.applied, rows, expired)
+        bounds = loadable(self._specs, self, rows, expired)
         files: list[FileRef] = []
         lineage = uuid.uuid4().hex
         for table, batches in rows.items():
